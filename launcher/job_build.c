@@ -495,6 +495,10 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
     c->restart_backoff = opt_seconds(o, OPT_restart_backoff);
     c->elect = opt_is(o, OPT_coordinator_loss, "elect") &&
                (!o->torchrun || opt_given(o, OPT_coordinator_loss));
+    if (opt_number(o, OPT_tree_width) < 2 || opt_number(o, OPT_tree_width) > NNODES_MAX)
+        return fail(o, OPT_tree_width, e, "%ld is out of range (2 to %d)",
+                    opt_number(o, OPT_tree_width), NNODES_MAX);
+    c->tree_width = (int)opt_number(o, OPT_tree_width);
     c->elastic = opt_flag(o, OPT_elastic) || o->torchrun;
     if (opt_flag(o, OPT_elastic) && c->min_nodes == c->max_nodes && opt_workers(o))
         options_warn(o, "%s has no effect without --nnodes MIN:MAX", opt_where(o, OPT_elastic));

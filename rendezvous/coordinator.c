@@ -10,7 +10,10 @@
  *                                    answered by a view of epoch 1, then closed: send_back()
  *   PROBE                            answered, then closed
  *   ELSEWHERE                        the same; a coordinator that has begun no round is given up
- *   BEAT                             its connection goes to the thread of the heartbeats */
+ *   BEAT                             its connection goes to the thread of the heartbeats
+ *
+ * In a round with a tree (tree.h), PEERS, TABLE and the requests are sent to the nodes without a
+ * parent, which pass them on, and to those that have said DIRECT. */
 #include "rendezvous/coordinator.h"
 
 #include <stdio.h>
@@ -26,7 +29,9 @@
 #include "rendezvous/rules/allgather.h"
 #include "rendezvous/wire/broadcast.h"
 #include "rendezvous/wire/pending.h"
+#include "rendezvous/wire/told.h"
 #include "rendezvous/rules/text.h"
+#include "rendezvous/rules/tree.h"
 
 struct caller {
     struct coordinator *coordinator;
@@ -43,8 +48,21 @@ struct caller {
     bool wants_events;     /* it was sent those of the job before number events_at */
     bool asked_for_events;
     uint64_t events_at;
-    bool gathers;           /* it waits for the result of the all-gather */
-    struct pending pending; /* until it has said hello */
+    bool gathers; /* it waits for the result of the all-gather */
+    /* In the tree of this round: */
+    struct generation branch;
+    bool below;                    /* another node is its parent, */
+    bool direct;                   /* which it does not reach */
+    bool peers_below, table_below; /* the parent has these for it */
+    struct pending pending;        /* until it has said hello */
+};
+
+/* The tree of a round. */
+struct trunk {
+    struct rdzv_peers nodes; /* n is 0: the round has none */
+    struct map ranks;        /* node id -> its index in nodes, plus one */
+    int host;                /* the index of this launcher; -1 */
+    struct told told;
 };
 
 #define NO_SLOT       UINT32_MAX
@@ -72,6 +90,8 @@ struct coordinator {
     struct allgather allgather;
     struct shared_buf *gathered; /* the newest result of the round; NULL: none */
     struct map addrs; /* of the round's other nodes, as its table says and as they call from */
+    struct generation addrs_gen; /* that round */
+    struct trunk trunk;
     void (*on_closed)(void *arg);
     void *on_closed_arg;
 };
@@ -457,7 +477,11 @@ static void send_events(struct caller *k)
 static void on_request(struct caller *k, struct rd *body)
 {
     struct coordinator *c = k->coordinator;
+    struct trunk *t = &c->trunk;
     struct rdzv_request request;
+    struct rdzv_state_info info;
+    struct shared_buf *told = NULL;
+    struct buf b = BUF_INIT;
     if (!rdzv_get_request(body, &request)) {
         coordinator_drop(k, "malformed message");
         return;
@@ -467,30 +491,43 @@ static void on_request(struct caller *k, struct rd *body)
         return;
     }
     request.from = k->id;
-    for (uint32_t i = 0; i < c->ncallers; i++) {
-        struct buf b = BUF_INIT;
-        if (!c->callers[i]->link || !c->callers[i]->said_hello)
-            continue;
-        rdzv_put_request(&b, &request);
-        link_send_buf(c->callers[i]->link, &b);
+    rdzv_put_request(&b, &request);
+    struct shared_buf *plain = shared_buf_new(&b);
+    rdzv_state_get_info(c->state, &info);
+    if (t->nodes.n && info.phase == RDZV_RUN) {
+        rdzv_put_told(&b, t->nodes.gen, t->told.last + 1, &request);
+        told = shared_buf_new(&b);
+        told_add(&t->told, t->told.last + 1, told);
     }
+    for (uint32_t i = 0; i < c->ncallers; i++) {
+        const struct caller *to = c->callers[i];
+        bool in_tree = told && generation_equal(to->branch, t->nodes.gen);
+        if (to->link && to->said_hello && !(in_tree && to->below && !to->direct))
+            link_send(to->link, in_tree ? told : plain);
+    }
+    shared_buf_unref(plain);
+    shared_buf_unref(told);
 }
 
-/* An answer goes to the node that has asked, if it is still there. */
-static void on_answer(struct caller *k, struct rd *body)
+/* Answers go to the node that has asked, if it is still there. */
+static void on_answer(struct caller *k, uint8_t type, struct rd body)
 {
     const struct coordinator *c = k->coordinator;
     struct rdzv_answer answer;
-    if (!rdzv_get_answer(body, &answer)) {
+    struct rdzv_answers answers;
+    struct rd whole = body;
+    const struct node_id *id = type == RDZV_MSG_ANSWER ? &answer.to : &answers.to;
+    if (type == RDZV_MSG_ANSWER ? !rdzv_get_answer(&body, &answer)
+                                : !rdzv_get_answers(&body, &answers)) {
         coordinator_drop(k, "malformed message");
         return;
     }
     for (uint32_t i = 0; i < c->ncallers; i++) {
         struct buf b = BUF_INIT;
         const struct caller *to = c->callers[i];
-        if (!to->link || !to->said_hello || !node_id_equal(&to->id, &answer.to))
+        if (!to->link || !to->said_hello || !node_id_equal(&to->id, id))
             continue;
-        rdzv_put_answer(&b, &answer);
+        rdzv_put_frame(&b, type, &whole);
         link_send_buf(to->link, &b);
         return;
     }
@@ -522,6 +559,87 @@ static void on_gather(struct caller *k, struct rd *body)
             link_send(c->callers[i]->link, c->gathered);
         c->callers[i]->gathers = false;
     }
+}
+
+/* ------------------------------------------------------------------------------------- the tree */
+
+static void trunk_clear(struct trunk *t)
+{
+    rdzv_peers_fini(&t->nodes);
+    map_fini(&t->ranks, NULL);
+    told_clear(&t->told);
+    t->host = -1;
+}
+
+/* A round begins. */
+static void trunk_grow(struct coordinator *c)
+{
+    struct trunk *t = &c->trunk;
+    struct rdzv_state_info info;
+    rdzv_state_get_info(c->state, &info);
+    trunk_clear(t);
+    if (c->rules.tree_width <= 0 || info.nnodes <= c->rules.tree_width)
+        return;
+    map_init(&t->ranks);
+    rdzv_state_get_members(c->state, &t->nodes);
+    for (int i = 0; i < t->nodes.n; i++) {
+        const struct rdzv_peer_entry *e = &t->nodes.e[i];
+        void **value = map_put(&t->ranks, e->id.b, sizeof(e->id.b));
+        if (value)
+            *value = (void *)(uintptr_t)(i + 1);
+        t->host = e->host ? i : t->host;
+    }
+}
+
+/* Before the first message of a round to a node: who its parent is. A parent that does not listen
+ * is none. */
+static void place_in_tree(struct caller *k)
+{
+    const struct coordinator *c = k->coordinator;
+    const struct trunk *t = &c->trunk;
+    struct rdzv_branch m = {.gen = t->nodes.gen, .peers = c->rules.elect};
+    struct buf b = BUF_INIT;
+    if (!t->nodes.n || generation_equal(k->branch, m.gen))
+        return;
+    int rank = (int)(uintptr_t)map_get(&t->ranks, k->id.b, sizeof(k->id.b)) - 1;
+    if (rank < 0 || k->peer.own)
+        return;
+    int parent = tree_parent(rank, t->host, c->rules.tree_width);
+    k->branch = m.gen;
+    k->direct = false;
+    k->below = k->peers_below = k->table_below = parent >= 0 && t->nodes.e[parent].port;
+    if (k->below) {
+        m.parent = t->nodes.e[parent].id;
+        m.port = t->nodes.e[parent].port;
+        strcpy(m.addr, t->nodes.e[parent].addr);
+    }
+    rdzv_put_branch(&b, &m);
+    link_send_buf(k->link, &b);
+}
+
+/* Whether a message comes to the node by its parent. Once in a round: a further one is direct. */
+static bool comes_by_tree(struct caller *k, bool *below)
+{
+    bool by_tree =
+        *below && !k->direct && generation_equal(k->branch, k->coordinator->trunk.nodes.gen);
+    *below = false;
+    return by_tree;
+}
+
+static void on_direct(struct caller *k, struct rd *body)
+{
+    const struct trunk *t = &k->coordinator->trunk;
+    struct rdzv_direct m;
+    if (!rdzv_get_direct(body, &m)) {
+        coordinator_drop(k, "malformed message");
+        return;
+    }
+    if (!generation_equal(m.gen, t->nodes.gen) || !generation_equal(k->branch, m.gen))
+        return; /* of a round that is over */
+    k->direct = true;
+    told_send(&t->told, k->link, m.told);
+    if (m.peers || m.table)
+        rdzv_state_missed(k->coordinator->state, k->slot, m.peers, m.table);
 }
 
 /* Asks for the nodes' events and sends those of the job, if a launcher wants them. */
@@ -578,10 +696,12 @@ static void coordinator_on_frame(struct link *l, uint8_t type, struct rd body)
         on_events(k, &body);
     else if (k->said_hello && type == RDZV_MSG_REQUEST)
         on_request(k, &body);
-    else if (k->said_hello && type == RDZV_MSG_ANSWER)
-        on_answer(k, &body);
     else if (k->said_hello && type == RDZV_MSG_GATHER)
         on_gather(k, &body);
+    else if (k->said_hello && (type == RDZV_MSG_ANSWER || type == RDZV_MSG_ANSWERS))
+        on_answer(k, type, body);
+    else if (k->said_hello && type == RDZV_MSG_DIRECT)
+        on_direct(k, &body);
     else if (k->said_hello && type == RDZV_MSG_STATUS && rdzv_get_status(&body, &st))
         rdzv_state_status(k->coordinator->state, k->slot, &st, uv_hrtime());
     else
@@ -679,6 +799,9 @@ static void forget_own_addrs(struct coordinator *c)
 /* Before the table of a round goes out: whose workers may come to the store. */
 static void note_addrs(struct coordinator *c, const struct rank_table *t)
 {
+    if (generation_equal(c->addrs_gen, t->gen))
+        return;
+    c->addrs_gen = t->gen;
     map_fini(&c->addrs, NULL);
     map_init(&c->addrs);
     for (int i = 0; i < t->nnodes; i++)
@@ -735,21 +858,27 @@ static void act(struct coordinator *c, const struct rdzv_action *a)
         broadcast_new_round(&c->broadcast);
         shared_buf_unref(c->gathered);
         c->gathered = NULL;
+        trunk_grow(c);
         c->events.on_new_round(c->events.arg);
         break;
     case RDZV_ACT_TABLE:
-        if (!c->broadcast.table)
-            note_addrs(c, a->table);
-        broadcast_table(&c->broadcast, k->link, a->table);
+        note_addrs(c, a->table);
+        place_in_tree(k);
+        if (!comes_by_tree(k, &k->table_below))
+            broadcast_table(&c->broadcast, k->link, a->table);
         break;
     case RDZV_ACT_PEERS:
-        broadcast_peers(&c->broadcast, k->link, a->ran, a->peers);
+        place_in_tree(k);
+        if (!comes_by_tree(k, &k->peers_below))
+            broadcast_peers(&c->broadcast, k->link, a->ran, a->peers);
         break;
     case RDZV_ACT_REPORT:
         send_events(k); /* the node leaves when it has the report */
         broadcast_report(&c->broadcast, k->link, a->result);
         break;
     case RDZV_ACT_VIEW:
+        if (a->view.group_rank >= 0 && (a->view.phase == RDZV_PREPARE || a->view.phase == RDZV_RUN))
+            place_in_tree(k);
         rdzv_put_view(&b, &a->view);
         link_send_buf(k->link, &b);
         break;
@@ -828,6 +957,7 @@ struct coordinator *coordinator_new(struct link_hub *hub, struct beats *beats,
     c->free_slot = NO_SLOT;
     c->timer_at = UINT64_MAX;
     map_init(&c->addrs);
+    c->trunk.host = -1;
     uvx_scope_init(&c->scope, hub->loop);
     uv_timer_init(hub->loop, &c->timer);
     uvx_own(&c->scope, &c->timer);
@@ -880,6 +1010,7 @@ static void free_coordinator(void *arg)
         free(c->callers[i]);
     free(c->callers);
     map_fini(&c->addrs, NULL);
+    trunk_clear(&c->trunk);
     pending_fini(&c->pending);
     broadcast_fini(&c->broadcast);
     allgather_fini(&c->allgather);

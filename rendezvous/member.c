@@ -28,9 +28,13 @@ struct member {
     bool silence_reported;
     int port; /* of the link's other end, on this host */
     struct member_state *state;
-    struct link *link; /* NULL: none */
+    struct link *link;     /* NULL: none */
+    struct auth *auth;     /* of the link; NULL: none */
+    struct branch *branch; /* NULL: one node */
+    struct buf held;       /* a VIEW that waits for a message from the tree; empty: none */
     struct beats *beats;
     struct node_id id;
+    char run_id[RDZV_RUN_ID_MAX];
     int beat;                     /* beats_add()'s; -1: none */
     bool local;                   /* the link does not leave this process */
     char link_scope[IF_NAMESIZE]; /* of the link's other end, when that is link-local; "" */
@@ -134,6 +138,7 @@ static void lose_link(struct member *m, enum rdzv_end how, const char *why)
     uv_timer_stop(&m->silence);
     end_beats(m);
     m->link = NULL;
+    buf_fini(&m->held);
     member_state_disconnected(m->state, how, why, uv_hrtime());
     link_hub_wake(m->hub);
 }
@@ -233,6 +238,20 @@ static void member_exchange_events(struct member *m)
         link_send_buf(m->link, &b);
 }
 
+static void member_send(void *arg, struct buf *frame)
+{
+    struct member *m = arg;
+    if (m->link && m->said_hello)
+        link_send_buf(m->link, frame);
+    buf_fini(frame);
+    link_hub_wake(m->hub);
+}
+
+struct branch *member_branch(struct member *m)
+{
+    return m->branch;
+}
+
 bool member_request(struct member *m, const struct rdzv_request *request)
 {
     struct buf b = BUF_INIT;
@@ -247,11 +266,69 @@ bool member_request(struct member *m, const struct rdzv_request *request)
 void member_answer(struct member *m, const struct rdzv_answer *answer)
 {
     struct buf b = BUF_INIT;
-    if (!m->link || !m->said_hello)
+    link_hub_wake(m->hub);
+    if (m->branch && branch_answer(m->branch, answer))
         return;
     rdzv_put_answer(&b, answer);
-    link_send_buf(m->link, &b);
-    link_hub_wake(m->hub);
+    member_send(m, &b);
+}
+
+/* ------------------------------------------------------------------------------------- the tree */
+
+static void member_on_request(void *arg, const struct rdzv_request *request)
+{
+    struct member *m = arg;
+    if (m->callbacks.on_request)
+        m->callbacks.on_request(m->callbacks.arg, request);
+}
+
+static void member_on_answers(struct member *m, struct rdzv_answers *answers)
+{
+    struct rdzv_answer answer;
+    while (m->callbacks.on_answer && rdzv_next_answer(answers, &answer))
+        m->callbacks.on_answer(m->callbacks.arg, &answer);
+}
+
+static void on_branch(struct member *m, struct rdzv_branch *place)
+{
+    if (m->link_scope[0])
+        netaddr_rescope(place->addr, sizeof(place->addr), m->link_scope);
+    branch_move(m->branch, place, m->auth);
+}
+
+static void member_view(struct member *m, const struct rdzv_view *view)
+{
+    member_state_view(m->state, view, uv_hrtime());
+    m->dead_ms = view->dead_ms;
+    if (member_state_joined(m->state))
+        begin_beats(m);
+}
+
+/* A view is kept back until the tree has brought what the rules need first. A newer view replaces
+ * it, as each is the whole answer of the coordinator. */
+static void on_view(struct member *m, const struct rdzv_view *view, const struct rd *body)
+{
+    buf_fini(&m->held);
+    if (m->branch && branch_awaits(m->branch, view))
+        buf_put(&m->held, body->p, (size_t)(body->end - body->p));
+    else
+        member_view(m, view);
+}
+
+/* The tree has brought something. */
+static void release_view(struct member *m)
+{
+    struct buf held = m->held;
+    struct rd body = rd_init(held.data, held.len), whole = body;
+    struct rdzv_view view;
+    if (!held.len)
+        return;
+    m->held = (struct buf)BUF_INIT;
+    if (rdzv_get_view(&body, &view)) {
+        on_view(m, &view, &whole);
+        rdzv_view_fini(&view);
+    }
+    buf_fini(&held);
 }
 
 /* ----------------------------------------------------------------------------------- all-gather */
@@ -305,6 +382,7 @@ static void reset_gather(struct member *m, struct generation gen, int node)
 static bool on_message(struct member *m, uint8_t type, struct rd *body)
 {
     uint64_t now = uv_hrtime();
+    struct rd whole = *body;
     struct rdzv_view view;
     struct rdzv_result result;
     struct rdzv_refusal refusal;
@@ -313,15 +391,14 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
     struct rdzv_request request;
     struct rdzv_answer answer;
     struct rdzv_gathered gathered;
+    struct rdzv_answers answers;
+    struct rdzv_branch place;
     if (type == RDZV_MSG_REFUSE && rdzv_get_refusal(body, &refusal)) {
         member_state_refused(m->state, &refusal, now);
     } else if (m->other_version) {
         return true; /* it is about to turn us away */
     } else if (type == RDZV_MSG_VIEW && rdzv_get_view(body, &view)) {
-        member_state_view(m->state, &view, now);
-        m->dead_ms = view.dead_ms;
-        if (member_state_joined(m->state))
-            begin_beats(m);
+        on_view(m, &view, &whole);
         rdzv_view_fini(&view);
     } else if (type == RDZV_MSG_REPORT && rdzv_get_report(body, &result)) {
         member_state_report(m->state, &result);
@@ -339,13 +416,18 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
     } else if (type == RDZV_MSG_EVENTS) {
         return member_on_events(m, body);
     } else if (type == RDZV_MSG_REQUEST && rdzv_get_request(body, &request)) {
-        if (m->callbacks.on_request)
-            m->callbacks.on_request(m->callbacks.arg, &request);
+        member_on_request(m, &request);
     } else if (type == RDZV_MSG_ANSWER && rdzv_get_answer(body, &answer)) {
         if (m->callbacks.on_answer)
             m->callbacks.on_answer(m->callbacks.arg, &answer);
     } else if (type == RDZV_MSG_GATHERED && rdzv_get_gathered(body, &gathered)) {
         on_gathered(m, &gathered);
+    } else if (type == RDZV_MSG_ANSWERS && rdzv_get_answers(body, &answers)) {
+        member_on_answers(m, &answers);
+    } else if (type == RDZV_MSG_BRANCH && m->branch && rdzv_get_branch(body, &place)) {
+        on_branch(m, &place);
+    } else if (type == RDZV_MSG_TOLD && m->branch) {
+        return branch_pass(m->branch, type, *body);
     } else {
         return false;
     }
@@ -355,11 +437,30 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
 static void member_on_frame(struct link *l, uint8_t type, struct rd body)
 {
     struct member *m = link_owner(l);
+    struct rd whole = body;
     link_hub_wake(m->hub);
     if (type == RDZV_MSG_TABLE && !m->other_version)
         on_table(m, &body);
     else if (!on_message(m, type, &body))
         quit_link(m, "the coordinator sent a malformed message");
+    if (!m->link || !m->branch || (type != RDZV_MSG_TABLE && type != RDZV_MSG_PEERS))
+        return;
+    branch_pass(m->branch, type, whole);
+    release_view(m);
+}
+
+/* PEERS or TABLE from the parent in the tree, as if the coordinator had sent it. */
+static void on_tree_message(void *arg, uint8_t type, struct rd body)
+{
+    struct member *m = arg;
+    if (!m->link || m->closing)
+        return;
+    if (type == RDZV_MSG_TABLE)
+        on_table(m, &body);
+    else if (!on_message(m, type, &body))
+        quit_link(m, "the tree of launchers brought a malformed message");
+    if (m->link)
+        release_view(m);
 }
 
 static void member_on_end(struct link *l, enum rdzv_end how, const char *why)
@@ -390,9 +491,10 @@ static void get_scope(int fd, char scope[IF_NAMESIZE])
         scope[0] = '\0';
 }
 
-void member_attach(struct member *m, int fd, bool local, const struct auth *auth)
+void member_attach(struct member *m, int fd, bool local, struct auth *auth)
 {
     m->wanted = false;
+    m->auth = auth;
     m->local = local;
     get_scope(fd, m->link_scope);
     watch_silence(m, fd);
@@ -456,6 +558,7 @@ static void act(struct member *m, const struct member_action *a)
         else
             link_close(m->link);
         m->link = NULL;
+        buf_fini(&m->held);
         break;
     case MEMBER_ACT_PREPARE:
         cb->on_prepare(cb->arg, a->gen, a->group_rank, a->nnodes);
@@ -535,6 +638,7 @@ struct member *member_new(struct link_hub *hub, struct beats *beats,
     m->beats = beats;
     m->beat = -1;
     m->id = rules->hello.id;
+    text_set(m->run_id, sizeof(m->run_id), "%s", rules->hello.run_id);
     m->coordinator = rules->coordinator;
     m->callbacks = *callbacks;
     m->events = *events;
@@ -546,6 +650,10 @@ struct member *member_new(struct link_hub *hub, struct beats *beats,
     uvx_own(&m->scope, &m->timer);
     uv_timer_init(hub->loop, &m->silence);
     uvx_own(&m->scope, &m->silence);
+    const struct branch_events branch = {m,           on_tree_message,  member_on_request,
+                                         member_send, callbacks->merge, callbacks->arg};
+    if (beats)
+        m->branch = branch_new(hub, &m->scope, m->run_id, &m->id, &branch);
     link_hub_wake(hub);
     return m;
 }
@@ -562,6 +670,8 @@ static void free_member(void *arg)
     void *on_closed_arg = m->on_closed_arg;
     member_state_free(m->state);
     buf_fini(&m->gather.value);
+    branch_free(m->branch);
+    buf_fini(&m->held);
     free(m);
     on_closed(on_closed_arg);
 }
@@ -570,6 +680,8 @@ void member_close(struct member *m, void (*on_closed)(void *arg), void *arg)
 {
     m->closing = true;
     end_beats(m);
+    if (m->branch)
+        branch_stop(m->branch);
     m->on_closed = on_closed;
     m->on_closed_arg = arg;
     uvx_scope_close(&m->scope, free_member, m);

@@ -6,6 +6,7 @@
 
 #include "rendezvous/rdzv_callbacks.h"
 #include "rendezvous/wire/beat.h"
+#include "rendezvous/wire/branch.h"
 #include "rendezvous/wire/link.h"
 #include "rendezvous/rules/member_state.h"
 
@@ -31,14 +32,18 @@ struct member *member_new(struct link_hub *hub, struct beats *beats,
 struct member_state *member_state_of(struct member *m);
 
 /* Takes a connected non-blocking socket to the coordinator; local: a socketpair's end. auth: how
- * the other side of a connection that is not local has to prove itself, ready; NULL: not at all. */
-void member_attach(struct member *m, int fd, bool local, const struct auth *auth);
+ * the other side of a connection that is not local has to prove itself, ready; NULL: not at all;
+ * borrowed until member_close(). */
+void member_attach(struct member *m, int fd, bool local, struct auth *auth);
 void member_unreachable(struct member *m, bool refused, const char *why);
 
 /* Takes beats_add()'s number. */
 void member_take_beat(struct member *m, int beat);
 /* The heartbeats may have brought something. */
 void member_look_at_beats(struct member *m);
+
+/* This node's part in the tree of the launchers. NULL: a job of one node. */
+struct branch *member_branch(struct member *m);
 
 /* Sends a request of this node's user. False: there is no connection. */
 bool member_request(struct member *m, const struct rdzv_request *request);

@@ -440,14 +440,15 @@ static void rdzv_on_connected(void *arg, int fd, const struct netaddr *peer, boo
     member_attach(r->member, fd, false, r->auth);
 }
 
-/* Opens the endpoint at which this node is reached if the coordinator is lost, and stands for
- * election. A node without it only votes. */
+/* Opens the endpoint at which this node is reached by its children in the tree of the launchers,
+ * and if the coordinator is lost, where it stands for election. A node without it only votes. */
 static void open_standby(struct rdzv *r, const struct netaddr *coordinator)
 {
     struct endpoint_bind b = {.any = !netaddr_is_loopback(coordinator)};
     struct err e = ERR_INIT;
     int fd = -1;
-    if (r->endpoint || !rdzv_config_may_elect(&r->config) || r->config.nproc == 0)
+    bool tree = r->config.max_nodes > r->config.tree_width;
+    if (r->endpoint || (!rdzv_config_may_elect(&r->config) && !tree) || r->config.nproc == 0)
         return;
     if (auth_wants_tls(r->auth, coordinator) && auth_ready(r->auth, NULL) < 0)
         return; /* without a token it listens to nobody */
@@ -461,7 +462,7 @@ static void open_standby(struct rdzv *r, const struct netaddr *coordinator)
         log_warn("this node cannot become the coordinator: %s", e.msg);
         return;
     }
-    r->standby = standby_new(&r->hub, r->config.run_id, r->config.host);
+    r->standby = standby_new(&r->hub, r->config.run_id, r->config.host, member_branch(r->member));
     if (at_endpoint)
         standby_at_endpoint(r->standby);
     member_state_set_peer_port(member_state_of(r->member), endpoint_port(r->endpoint));
@@ -641,7 +642,8 @@ static void redirect_move(struct rdzv *r)
         r->store = NULL;
     }
     if (!r->standby)
-        r->standby = standby_new(&r->hub, r->config.run_id, r->config.host);
+        r->standby =
+            standby_new(&r->hub, r->config.run_id, r->config.host, member_branch(r->member));
     standby_at_endpoint(r->standby);
     standby_set_coordinator(r->standby, netaddr_ip(&r->good, ip), netaddr_port(&r->good), true);
     if (rdzv_config_may_elect(&r->config) && r->config.nproc > 0)

@@ -7,6 +7,7 @@
 
 #include "rendezvous/discovery/rdzv_backend.h"
 #include "rendezvous/rules/text.h"
+#include "rendezvous/rules/tree.h"
 
 #define LEASE_BEATS 1.5 /* heartbeats in a lease, at least */
 
@@ -31,6 +32,7 @@ void rdzv_config_defaults(struct rdzv_config *c)
         .restart_policy = RESTART_GROUP,
         .max_node_restarts = -1,
         .agent_store = true,
+        .tree_width = TREE_WIDTH,
     };
 }
 
@@ -121,6 +123,7 @@ struct rdzv_rules rdzv_config_rules(const struct rdzv_config *c)
         .agent_store = c->agent_store,
         .relay = c->relay,
         .elect = rdzv_config_may_elect(c),
+        .tree_width = c->tree_width,
         .master_addr = c->backend == RDZV_STATIC ? c->master_addr : NULL,
     };
 }

@@ -57,6 +57,8 @@ struct rdzv_config {
     double progress_time; /* the same failure sooner than this after every start: pause, then end;
                              0: never */
     const char *master_addr; /* static: as the user gave it, for MASTER_ADDR; else NULL */
+    int tree_width;          /* a round of more nodes has a tree of launchers, in which each has at
+                                most so many children */
     bool relay;              /* the workers' store is on loopback of each node (relay.h) */
     bool agent_store;        /* false (--master_store none): MASTER_PORT is a port of rank 0's node
                                 on which nothing listens */

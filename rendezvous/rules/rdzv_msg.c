@@ -534,15 +534,32 @@ bool rdzv_get_events(struct rd *r, uint64_t *now, int *n)
     return !r->bad;
 }
 
-void rdzv_put_request(struct buf *b, const struct rdzv_request *m)
+static void put_id(struct buf *b, const struct node_id *id)
 {
-    size_t at = frame_begin(b, RDZV_MSG_REQUEST);
+    buf_put(b, id->b, sizeof(id->b));
+}
+
+static void get_id(struct rd *r, struct node_id *id)
+{
+    const uint8_t *p = rd_take(r, sizeof(id->b));
+    if (p)
+        memcpy(id->b, p, sizeof(id->b));
+}
+
+static void put_request(struct buf *b, const struct rdzv_request *m)
+{
     buf_u8(b, (uint8_t)m->kind);
     buf_u8(b, (uint8_t)m->signal);
     buf_str(b, m->ranks);
     buf_str(b, m->text);
     buf_u64(b, m->id);
-    buf_put(b, m->from.b, sizeof(m->from.b));
+    put_id(b, &m->from);
+}
+
+void rdzv_put_request(struct buf *b, const struct rdzv_request *m)
+{
+    size_t at = frame_begin(b, RDZV_MSG_REQUEST);
+    put_request(b, m);
     frame_end(b, at);
 }
 
@@ -553,9 +570,7 @@ bool rdzv_get_request(struct rd *r, struct rdzv_request *m)
     rd_str(r, m->ranks, sizeof(m->ranks));
     rd_str(r, m->text, sizeof(m->text));
     m->id = rd_u64(r);
-    const uint8_t *from = rd_take(r, sizeof(m->from.b));
-    if (from)
-        memcpy(m->from.b, from, sizeof(m->from.b));
+    get_id(r, &m->from);
     return rd_done(r) && m->signal < 128;
 }
 
@@ -626,4 +641,129 @@ bool rdzv_get_gathered(struct rd *r, struct rdzv_gathered *m)
     for (int i = 0; i < m->nnodes && !r->bad; i++)
         rd_take(r, rd_u32(r));
     return rd_done(r);
+}
+
+void rdzv_put_branch(struct buf *b, const struct rdzv_branch *m)
+{
+    size_t at = frame_begin(b, RDZV_MSG_BRANCH);
+    put_gen(b, m->gen);
+    buf_u8(b, m->peers);
+    put_id(b, &m->parent);
+    buf_str(b, m->addr);
+    buf_u16(b, (uint16_t)m->port);
+    frame_end(b, at);
+}
+
+bool rdzv_get_branch(struct rd *r, struct rdzv_branch *m)
+{
+    m->gen = get_gen(r);
+    m->peers = get_bool(r);
+    get_id(r, &m->parent);
+    rd_str(r, m->addr, sizeof(m->addr));
+    m->port = rd_u16(r);
+    return rd_done(r);
+}
+
+void rdzv_put_child(struct buf *b, const struct rdzv_child *m)
+{
+    size_t at = frame_begin(b, RDZV_MSG_CHILD);
+    buf_str(b, m->run_id);
+    put_id(b, &m->parent);
+    put_gen(b, m->gen);
+    buf_u32(b, m->told);
+    frame_end(b, at);
+}
+
+bool rdzv_get_child(struct rd *r, struct rdzv_child *m)
+{
+    rd_str(r, m->run_id, sizeof(m->run_id));
+    get_id(r, &m->parent);
+    m->gen = get_gen(r);
+    m->told = rd_u32(r);
+    return rd_done(r);
+}
+
+void rdzv_put_told(struct buf *b, struct generation gen, uint32_t number,
+                   const struct rdzv_request *m)
+{
+    size_t at = frame_begin(b, RDZV_MSG_TOLD);
+    put_gen(b, gen);
+    buf_u32(b, number);
+    put_request(b, m);
+    frame_end(b, at);
+}
+
+bool rdzv_get_told(struct rd *r, struct generation *gen, uint32_t *number, struct rdzv_request *m)
+{
+    *gen = get_gen(r);
+    *number = rd_u32(r);
+    return rdzv_get_request(r, m);
+}
+
+void rdzv_put_direct(struct buf *b, const struct rdzv_direct *m)
+{
+    size_t at = frame_begin(b, RDZV_MSG_DIRECT);
+    put_gen(b, m->gen);
+    buf_u32(b, m->told);
+    buf_u8(b, m->peers);
+    buf_u8(b, m->table);
+    frame_end(b, at);
+}
+
+bool rdzv_get_direct(struct rd *r, struct rdzv_direct *m)
+{
+    m->gen = get_gen(r);
+    m->told = rd_u32(r);
+    m->peers = get_bool(r);
+    m->table = get_bool(r);
+    return rd_done(r);
+}
+
+void rdzv_put_answers(struct buf *b, const struct node_id *to, uint64_t id, int n,
+                      const struct buf *items)
+{
+    size_t at = frame_begin(b, RDZV_MSG_ANSWERS);
+    put_id(b, to);
+    buf_u64(b, id);
+    buf_u32(b, (uint32_t)n);
+    buf_put(b, items->data, items->len);
+    frame_end(b, at);
+}
+
+bool rdzv_get_answers(struct rd *r, struct rdzv_answers *m)
+{
+    get_id(r, &m->to);
+    m->id = rd_u64(r);
+    m->n = get_int(r, 1, NNODES_MAX);
+    m->items = *r;
+    for (int i = 0; i < m->n && !r->bad; i++) {
+        uint32_t len = rd_u32(r);
+        rd_take(r, len);
+        r->bad |= len > RDZV_ANSWER_MAX;
+    }
+    m->items.end = r->p;
+    return rd_done(r);
+}
+
+bool rdzv_next_answer(struct rdzv_answers *m, struct rdzv_answer *out)
+{
+    if (m->items.p == m->items.end)
+        return false;
+    out->to = m->to;
+    out->id = m->id;
+    out->len = rd_u32(&m->items);
+    out->data = rd_take(&m->items, out->len);
+    return !m->items.bad;
+}
+
+void rdzv_put_frame(struct buf *b, uint8_t type, const struct rd *body)
+{
+    size_t at = frame_begin(b, (enum rdzv_msg)type);
+    buf_put(b, body->p, (size_t)(body->end - body->p));
+    frame_end(b, at);
+}
+
+struct generation rdzv_peek_gen(struct rd body)
+{
+    return get_gen(&body);
 }

@@ -69,6 +69,14 @@ enum rdzv_msg {
     RDZV_MSG_ANSWER,    /* -> to a request, for the node that made it; <- the same, to that node */
     RDZV_MSG_GATHER,    /* -> a node's value for an all-gather (allgather.h) */
     RDZV_MSG_GATHERED,  /* <- the values of all nodes of the round */
+    /* The tree of a round with many nodes (tree.h). */
+    RDZV_MSG_BRANCH,  /* <- a node's parent in the round, before the VIEW with PREPARE */
+    RDZV_MSG_CHILD,   /* -> to a parent, instead of HELLO, and again for another round. What follows
+                         from the parent are PEERS, TABLE and TOLD */
+    RDZV_MSG_TOLD,    /* <- a numbered REQUEST */
+    RDZV_MSG_DIRECT,  /* -> to the coordinator, from a node that does not reach its parent */
+    RDZV_MSG_ANSWERS, /* -> the answers of several nodes to one request; <- the same, to the node
+                         that made it */
     RDZV_MSGS
 };
 
@@ -213,6 +221,38 @@ struct rdzv_gathered {
     struct rd values; /* nnodes times u32 length and bytes; checked, borrowed from the message */
 };
 
+/* Where a node's parent in the tree listens. */
+struct rdzv_branch {
+    struct generation gen;
+    bool peers; /* PEERS and TABLE come from the parent; otherwise TABLE only */
+    struct node_id parent;
+    char addr[ADDR_STRLEN];
+    int port; /* 0: the coordinator is the parent */
+};
+
+/* A node registers with its parent. */
+struct rdzv_child {
+    char run_id[RDZV_RUN_ID_MAX];
+    struct node_id parent; /* that it takes the other side for */
+    struct generation gen;
+    uint32_t told; /* number of the newest TOLD that it has; 0: none */
+};
+
+/* What a node misses that does not reach its parent. */
+struct rdzv_direct {
+    struct generation gen;
+    uint32_t told;
+    bool peers, table;
+};
+
+/* Answers to one request. */
+struct rdzv_answers {
+    struct node_id to;
+    uint64_t id;
+    int n;
+    struct rd items; /* rdzv_next_answer(); borrowed from the message */
+};
+
 struct rdzv_refusal {
     bool retry; /* it may be otherwise later: try again until the join timeout */
     char text[RDZV_TEXT_MAX];
@@ -245,6 +285,16 @@ void rdzv_put_answer(struct buf *b, const struct rdzv_answer *m);
 void rdzv_put_gather(struct buf *b, const struct rdzv_gather *m);
 void rdzv_put_gathered(struct buf *b, struct generation gen, uint32_t number,
                        const struct buf *values, int nnodes);
+void rdzv_put_branch(struct buf *b, const struct rdzv_branch *m);
+void rdzv_put_child(struct buf *b, const struct rdzv_child *m);
+void rdzv_put_told(struct buf *b, struct generation gen, uint32_t number,
+                   const struct rdzv_request *m);
+void rdzv_put_direct(struct buf *b, const struct rdzv_direct *m);
+/* n answers: items holds each as u32 length and bytes. */
+void rdzv_put_answers(struct buf *b, const struct node_id *to, uint64_t id, int n,
+                      const struct buf *items);
+/* A frame of this type with this body. */
+void rdzv_put_frame(struct buf *b, uint8_t type, const struct rd *body);
 /* As many of the list's events, from number *at on, as one frame takes; *at is behind them then.
  * now: the sender's clock. False: there was none, and nothing is appended. */
 #define RDZV_EVENTS_MAX 256 /* in one frame */
@@ -268,6 +318,15 @@ bool rdzv_get_request(struct rd *r, struct rdzv_request *m);
 bool rdzv_get_answer(struct rd *r, struct rdzv_answer *m); /* borrows from the message */
 bool rdzv_get_gather(struct rd *r, struct rdzv_gather *m);
 bool rdzv_get_gathered(struct rd *r, struct rdzv_gathered *m);
+bool rdzv_get_branch(struct rd *r, struct rdzv_branch *m);
+bool rdzv_get_child(struct rd *r, struct rdzv_child *m);
+bool rdzv_get_told(struct rd *r, struct generation *gen, uint32_t *number, struct rdzv_request *m);
+bool rdzv_get_direct(struct rd *r, struct rdzv_direct *m);
+/* Checks all items. */
+bool rdzv_get_answers(struct rd *r, struct rdzv_answers *m);
+bool rdzv_next_answer(struct rdzv_answers *m, struct rdzv_answer *out);
+/* The round of a PEERS or TABLE, whose body begins with it; the body is not consumed. */
+struct generation rdzv_peek_gen(struct rd body);
 /* *now and the number of events, which event_decode() reads one after the other. */
 bool rdzv_get_events(struct rd *r, uint64_t *now, int *n);
 
@@ -281,8 +340,8 @@ bool rdzv_get_events(struct rd *r, uint64_t *now, int *n);
 #define RDZV_KILL_NS   1000000000u
 #define RDZV_MARGIN_NS 500000000u
 
-/* For how long workers may live without a message from the coordinator, which counts their node as
- * lost after dead_ns. 0: the dead time is too short for a lease. */
+/* For how long workers may live without a message from the coordinator, which counts their node
+ * as lost after dead_ns. 0: the dead time is too short for a lease. */
 static inline uint64_t rdzv_lease_ns(uint64_t dead_ns)
 {
     uint64_t apart = RDZV_TICK_NS + RDZV_KILL_NS + RDZV_MARGIN_NS;

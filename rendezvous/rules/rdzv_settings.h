@@ -33,7 +33,8 @@ struct rdzv_rules {
     const char *local_addr;  /* to advertise, or "" */
     const char *master_addr; /* static: as the user gave it, or NULL */
     struct cause_actions actions;
-    bool events; /* the driver keeps the events of the job */
+    bool events;    /* the driver keeps the events of the job */
+    int tree_width; /* the driver's, tree.h; 0: no round has a tree */
 };
 
 #endif

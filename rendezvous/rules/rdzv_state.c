@@ -1238,6 +1238,17 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
     advance(s, now);
 }
 
+void rdzv_state_missed(struct rdzv_state *s, uint32_t conn, bool peers, bool table)
+{
+    struct rdzv_node *n = rdzv_output_conn(&s->out, conn)->node;
+    bool runs = s->phase.state == RDZV_RUN;
+    if (!n || n->group_rank < 0 || (!runs && s->phase.state != RDZV_PREPARE))
+        return;
+    queue(s, n,
+          PENDING_VIEW | (peers && s->election.peers.n ? PENDING_PEERS : 0) |
+              (table && runs ? PENDING_TABLE : 0));
+}
+
 /* Takes the failures that are new. */
 static void take_failures(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
                           uint64_t now)
@@ -1641,4 +1652,12 @@ void rdzv_state_get_info(const struct rdzv_state *s, struct rdzv_state_info *out
                                     .standing = s->election.standing,
                                     .finished = s->phase.state == RDZV_FINISH,
                                     .result = s->phase.state == RDZV_FINISH ? &s->result : NULL};
+}
+
+void rdzv_state_get_members(const struct rdzv_state *s, struct rdzv_peers *out)
+{
+    const struct rdzv_place place = place_of(s);
+    *out = (struct rdzv_peers){0};
+    rdzv_round_peers(out, s->members, s->nmembers, &place);
+    out->gen = s->gen;
 }

@@ -63,6 +63,9 @@ bool rdzv_state_to_ours(struct rdzv_state *s, uint32_t conn, uint64_t theirs, ui
 void rdzv_state_turned_away(struct rdzv_state *s, const char *addr, const char *text, uint64_t now);
 /* A voter has sent a list of members. */
 void rdzv_state_peers(struct rdzv_state *s, uint32_t conn, const struct rdzv_peers *list);
+/* The node on this connection misses the list of its round's members, or the rank table: what it
+ * still needs of them is sent, and a view behind it. */
+void rdzv_state_missed(struct rdzv_state *s, uint32_t conn, bool peers, bool table);
 void rdzv_state_tick(struct rdzv_state *s, uint64_t now);
 
 /* The workers of the round that runs are to start again, without a failure. False: none runs. */
@@ -117,5 +120,7 @@ struct rdzv_state_info {
     const struct rdzv_result *result;
 };
 void rdzv_state_get_info(const struct rdzv_state *s, struct rdzv_state_info *out);
+/* The members of the newest round, in the order of their ranks, for rdzv_peers_fini(). */
+void rdzv_state_get_members(const struct rdzv_state *s, struct rdzv_peers *out);
 
 #endif

@@ -21,6 +21,7 @@ struct standby {
     struct uvx_scope scope;
     struct pending_queue pending;
     struct rdzv_identity identity;
+    struct branch *branch;
     bool at_endpoint;
     void (*on_closed)(void *arg);
     void *on_closed_arg;
@@ -66,6 +67,10 @@ static void standby_on_frame(struct link *l, uint8_t type, struct rd body)
     struct standby *s = c->standby;
     struct buf b = BUF_INIT;
     char text[RDZV_TEXT_MAX];
+    if (type == RDZV_MSG_CHILD && s->branch && branch_adopt(s->branch, l, body)) {
+        standby_forget(c);
+        return;
+    }
     if (type == RDZV_MSG_PROBE || type == RDZV_MSG_ELSEWHERE) {
         rdzv_put_identity(&b, &s->identity);
         link_send_buf(l, &b);
@@ -87,10 +92,12 @@ static void standby_on_end(struct link *l, enum rdzv_end how, const char *why)
 
 static const struct link_events events = {standby_on_preamble, standby_on_frame, standby_on_end};
 
-struct standby *standby_new(struct link_hub *hub, const char *run_id, const char *host)
+struct standby *standby_new(struct link_hub *hub, const char *run_id, const char *host,
+                            struct branch *branch)
 {
     struct standby *s = xcalloc(1, sizeof(*s));
     s->hub = hub;
+    s->branch = branch;
     text_set(s->identity.run_id, sizeof(s->identity.run_id), "%s", run_id);
     text_set(s->identity.host, sizeof(s->identity.host), "%s", host);
     s->identity.pid = (int)getpid();

@@ -4,14 +4,17 @@
 #ifndef RENDEZVOUS_WIRE_STANDBY_H
 #define RENDEZVOUS_WIRE_STANDBY_H
 
+#include "rendezvous/wire/branch.h"
 #include "rendezvous/wire/link.h"
 
 #define STANDBY_MAX 64 /* connections at once (wire/pending.h) */
 
 struct standby;
 
-/* Borrows the hub and run_id, host. */
-struct standby *standby_new(struct link_hub *hub, const char *run_id, const char *host);
+/* Borrows the hub and run_id, host. branch: takes the connections of this node's children in the
+ * tree of the launchers; NULL: it has none. */
+struct standby *standby_new(struct link_hub *hub, const char *run_id, const char *host,
+                            struct branch *branch);
 /* Sets the answer to a PROBE: the coordinator that this node follows; port 0: not known. follows:
  * the node has a coordinator, or takes part in an election. */
 void standby_set_coordinator(struct standby *s, const char *addr, int port, bool follows);

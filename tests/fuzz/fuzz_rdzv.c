@@ -13,6 +13,7 @@
 #include "core/log.h"
 #include "rendezvous/rules/member_state.h"
 #include "rendezvous/rules/rdzv_state.h"
+#include "rendezvous/rules/tree.h"
 #include "tests/lib/nsec.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -90,6 +91,17 @@ static void decode_table(struct rd r)
     buf_fini(&b);
 }
 
+static void put_answers(struct buf *b, const struct rdzv_answers *m)
+{
+    struct tree_answers a = {.to = m->to, .id = m->id};
+    struct rdzv_answers rest = *m;
+    struct rdzv_answer one;
+    while (rdzv_next_answer(&rest, &one))
+        tree_answers_add(&a, NULL, NULL, one.data, one.len);
+    assert(a.n == m->n);
+    tree_answers_take(&a, b);
+}
+
 static void decode(const uint8_t *p, size_t n)
 {
     if (n == 0)
@@ -107,6 +119,15 @@ static void decode(const uint8_t *p, size_t n)
         struct failure failure;
         struct node_id id;
         struct rdzv_gather gather;
+        struct rdzv_branch branch;
+        struct rdzv_child child;
+        struct rdzv_direct direct;
+        struct rdzv_answers answers;
+        struct told {
+            struct generation gen;
+            uint32_t number;
+            struct rdzv_request request;
+        } told;
     } m;
     if (type == RDZV_MSG_HELLO && rdzv_get_hello(&r, &m.hello))
         rdzv_put_hello(&b, &m.hello);
@@ -124,6 +145,17 @@ static void decode(const uint8_t *p, size_t n)
         rdzv_put_elsewhere(&b, &m.elsewhere);
     else if (type == RDZV_MSG_GATHER && rdzv_get_gather(&r, &m.gather))
         rdzv_put_gather(&b, &m.gather);
+    else if (type == RDZV_MSG_BRANCH && rdzv_get_branch(&r, &m.branch))
+        rdzv_put_branch(&b, &m.branch);
+    else if (type == RDZV_MSG_CHILD && rdzv_get_child(&r, &m.child))
+        rdzv_put_child(&b, &m.child);
+    else if (type == RDZV_MSG_DIRECT && rdzv_get_direct(&r, &m.direct))
+        rdzv_put_direct(&b, &m.direct);
+    else if (type == RDZV_MSG_TOLD &&
+             rdzv_get_told(&r, &m.told.gen, &m.told.number, &m.told.request))
+        rdzv_put_told(&b, m.told.gen, m.told.number, &m.told.request);
+    else if (type == RDZV_MSG_ANSWERS && rdzv_get_answers(&r, &m.answers))
+        put_answers(&b, &m.answers);
     if (b.len)
         same(&b, p, n - (size_t)(r.end - r.p)); /* a refusal may go on */
     decode_view(rd_init(p, n), p, n);

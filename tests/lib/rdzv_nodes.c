@@ -13,6 +13,7 @@ const char *__tsan_default_options(void)
 }
 #endif
 
+merge_fn *nodes_merge;
 uv_loop_t loop;
 struct node nodes[NODES_MAX];
 char logs[1 << 16];
@@ -100,6 +101,27 @@ static void on_gathered(void *arg, struct rd values, int nnodes)
     n->gathers++;
 }
 
+static void on_request(void *arg, const struct rdzv_request *request)
+{
+    struct node *n = arg;
+    uint32_t own = 1u << (n - nodes);
+    const struct rdzv_answer answer = {
+        .to = request->from, .id = request->id, .data = (uint8_t *)&own, .len = sizeof(own)};
+    n->requests++;
+    if (request->kind == REQUEST_TOP && !n->mute)
+        rdzv_answer(n->r, &answer);
+}
+
+static void on_answer(void *arg, const struct rdzv_answer *answer)
+{
+    struct node *n = arg;
+    uint32_t value;
+    ck_assert_uint_eq(answer->len, sizeof(value));
+    memcpy(&value, answer->data, sizeof(value));
+    n->answered += value;
+    n->answers++;
+}
+
 void on_closed(void *arg)
 {
     struct node *n = arg;
@@ -114,6 +136,9 @@ static struct rdzv_callbacks callbacks_of(struct node *n)
                                    .on_respawn = on_respawn,
                                    .on_stop = on_stop,
                                    .on_gathered = on_gathered,
+                                   .on_request = on_request,
+                                   .on_answer = on_answer,
+                                   .merge = nodes_merge,
                                    .on_finish = on_finish};
 }
 
@@ -246,6 +271,23 @@ void wait_stops(int first, int last, int count)
     last_node = last;
     wanted_count = count;
     run_until(all_stops, "stop");
+}
+
+static bool all_requests(void)
+{
+    for (int i = first_node; i <= last_node; i++) {
+        if (nodes[i].requests < wanted_count)
+            return false;
+    }
+    return true;
+}
+
+void wait_requests(int first, int last, int count)
+{
+    first_node = first;
+    last_node = last;
+    wanted_count = count;
+    run_until(all_requests, "request");
 }
 
 void wait_finished(int first, int last)

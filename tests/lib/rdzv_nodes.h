@@ -38,10 +38,14 @@ struct node {
     struct rdzv_result result;
     struct failure first;
     uint64_t run_at, stop_at;
-    int gathers;        /* results of rdzv_gather() */
-    char gathered[256]; /* the newest: values with "," behind each */
+    int gathers;           /* results of rdzv_gather() */
+    char gathered[256];    /* the newest: values with "," behind each */
+    int requests, answers; /* received */
+    uint32_t answered;     /* the sum of the answers; each node's own is 1 << its number */
+    bool mute;             /* does not answer */
 };
 
+extern merge_fn *nodes_merge; /* of all nodes; NULL: answers are not merged */
 extern uv_loop_t loop;
 extern struct node nodes[NODES_MAX];
 extern char logs[1 << 16]; /* all log lines */
@@ -74,6 +78,9 @@ void worker_fails(int i, int code);
  * exits with the job's status. expect_child() waits for the next of these letters. */
 pid_t fork_node(int i);
 void expect_child(char c);
+
+/* Runs the loop until the nodes first to last have received so many requests. */
+void wait_requests(int first, int last, int count);
 
 /* Connects to a port of 127.0.0.1. */
 int call(int port);

@@ -199,6 +199,7 @@ START_TEST(restarts_of_nodes_and_their_limits)
           "--max_node_restarts=0", "--no_restart_codes=2,64-78,255", "--progress_time=0",
           "./train");
     c = &b.job.rdzv;
+    ck_assert_int_eq(c->tree_width, 32);
     ck_assert(c->elastic && c->spares == 2 && c->max_node_restarts == 0 && c->progress_time == 0);
     ck_assert_int_eq(c->node_rank, -1); /* one of the spares */
     for (int code = 0; code < 256; code++)
@@ -377,6 +378,8 @@ START_TEST(rendezvous_mistakes)
     FAILS(2, "--node_rank: 3 is out of range", "--nnodes=2", "--spares=1", "--node_rank=3", "./t");
     FAILS(2, "--spares: 1 spare nodes, but --standalone runs a job on one node", "--spares=1",
           "--standalone", "./train");
+    FAILS(2, "--tree_width: 1 is out of range (2 to 1000000)", "--nnodes=2", "--tree_width=1",
+          "./train");
     FAILS(2, "--spares: 1000000 spare nodes are too many", "--spares=1000000", "./train");
     static char *const lists[] = {"--no_restart_codes=a", "--no_restart_codes=3,",
                                   "--no_restart_codes=3;4", "--no_restart_codes=,3",

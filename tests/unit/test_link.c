@@ -630,7 +630,7 @@ START_TEST(a_peer_that_sends_nothing_to_a_standby)
 {
     int pair[2];
     uv_poll_t poll;
-    struct standby *s = standby_new(&hub, "job", "host");
+    struct standby *s = standby_new(&hub, "job", "host", NULL);
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair), 0);
     peer = pair[1];
     standby_adopt(s, pair[0], NULL);

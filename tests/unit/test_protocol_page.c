@@ -14,6 +14,7 @@
 #include "rendezvous/wire/pending.h"
 #include "rendezvous/wire/endpoint.h"
 #include "rendezvous/rules/rdzv_msg.h"
+#include "rendezvous/rules/tree.h"
 #include "rendezvous/wire/relay.h"
 #include "rendezvous/store/store_session.h"
 
@@ -381,6 +382,40 @@ static void gathered(struct buf *b)
     rdzv_put_gathered(b, round_no, 3, values, 2);
 }
 
+static const struct node_id sixes = {{6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6}};
+
+static void branch(struct buf *b)
+{
+    const struct rdzv_branch m = {round_no, true, sixes, "addr", 7};
+    rdzv_put_branch(b, &m);
+}
+
+static void child(struct buf *b)
+{
+    const struct rdzv_child m = {"job", sixes, round_no, 8};
+    rdzv_put_child(b, &m);
+}
+
+static void told(struct buf *b)
+{
+    const struct rdzv_request m = {REQUEST_SIGNAL, 10, "0,3", "t", 9, {{0}}};
+    rdzv_put_told(b, round_no, 8, &m);
+}
+
+static void direct(struct buf *b)
+{
+    const struct rdzv_direct m = {round_no, 8, false, true};
+    rdzv_put_direct(b, &m);
+}
+
+static void answers(struct buf *b)
+{
+    struct tree_answers a = {.to = sixes, .id = 9};
+    tree_answers_add(&a, NULL, NULL, (const uint8_t *)"1", 1);
+    tree_answers_add(&a, NULL, NULL, (const uint8_t *)"23", 2);
+    ck_assert(tree_answers_take(&a, b));
+}
+
 static void events(struct buf *b)
 {
     struct event e[2] = {{.name = EVENT_FAILURE,
@@ -450,7 +485,8 @@ static const struct {
      " phase=2 alive=1 fenced=0" ROUND STATUS_CLOCKS
      " total=16 first=17 failures=2 failure=" FAILURE("0") " failure=" FAILURE("1")},
     {RDZV_MSG_STATUS, "STATUS", fenced,
-     " phase=0 alive=0 fenced=1 round=(generation epoch=0 counter=0) now=0 view_sent=0 view_seen=0 "
+     " phase=0 alive=0 fenced=1 round=(generation epoch=0 counter=0) now=0 view_sent=0 "
+     "view_seen=0 "
      "respawned=0 free_port=0 ports=0 total=0 first=0 failures=0"},
     {RDZV_MSG_VIEW, "VIEW", view,
      " phase=3" ROUND " group_rank=10 nodes=11" VIEW_CLOCKS
@@ -465,7 +501,8 @@ static const struct {
      " restarts=1 master_addr='addr' master_port=3 store=1 nodes=2 node=(node host=(name "
      "head=0 tail=0 count=7 " GPU_1
      ") address=(name head=0 tail=0 count=4 byte=49 byte=48 byte=46 byte=49) role=(name head=0 "
-     "tail=0 count=1 byte=119) pid=20 workers=2 has_ports=1 port=31 port=32) node=(node host=(name "
+     "tail=0 count=1 byte=119) pid=20 workers=2 has_ports=1 port=31 port=32) node=(node "
+     "host=(name "
      "head=4 tail=2 count=1 byte=50) address=(name head=3 tail=0 count=1 byte=50) role=(name "
      "head=1 tail=0 count=0) pid=21 workers=3 has_ports=0)"},
     {RDZV_MSG_REPORT, "REPORT", report,
@@ -490,11 +527,20 @@ static const struct {
     {RDZV_MSG_GATHER, "GATHER", gather, ROUND " number=3 node=1 value='text'"},
     {RDZV_MSG_GATHERED, "GATHERED", gathered,
      ROUND " number=3 nodes=2 value=(value length=1 byte=97) value=(value length=0)"},
+    {RDZV_MSG_BRANCH, "BRANCH", branch, ROUND " peers=1 parent=id6 address='addr' port=7"},
+    {RDZV_MSG_CHILD, "CHILD", child, " run_id='job' parent=id6" ROUND " told=8"},
+    {RDZV_MSG_TOLD, "TOLD", told,
+     ROUND " number=8 kind=2 signal=10 ranks='0,3' text='t' id=9 from=id0"},
+    {RDZV_MSG_DIRECT, "DIRECT", direct, ROUND " told=8 peers=0 table=1"},
+    {RDZV_MSG_ANSWERS, "ANSWERS", answers, " to=id6 id=9 answers=2 answer='1' answer='23'"},
     {RDZV_MSG_EVENTS, "EVENTS", events,
      " now=77 events=2 event=(event name=8 origin=id5 number=1 time=2 wall_time=3 round=4 "
-     "attempt=5 max_restarts=6 nodes=7 workers=8 node=9 pid=10 rank=11 local_rank=12 exit_code=13 "
-     "signal=14 caused_by=-1 cause=4 host='h' text='t' extra='x') event=(event name=0 origin=id0 "
-     "number=2 time=0 wall_time=0 round=0 attempt=0 max_restarts=0 nodes=0 workers=0 node=0 pid=0 "
+     "attempt=5 max_restarts=6 nodes=7 workers=8 node=9 pid=10 rank=11 local_rank=12 "
+     "exit_code=13 "
+     "signal=14 caused_by=-1 cause=4 host='h' text='t' extra='x') event=(event name=0 "
+     "origin=id0 "
+     "number=2 time=0 wall_time=0 round=0 attempt=0 max_restarts=0 nodes=0 workers=0 node=0 "
+     "pid=0 "
      "rank=0 local_rank=0 exit_code=0 signal=0 caused_by=0 cause=0 host='' text='' extra='')"},
 };
 
@@ -532,7 +578,8 @@ START_TEST(every_frame_has_a_table)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------- the limits */
+/* ----------------------------------------------------------------------------------- the
+ * limits */
 
 /* 131,072 */
 static const char *thousands(unsigned long n)

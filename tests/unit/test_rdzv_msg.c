@@ -387,6 +387,60 @@ START_TEST(elsewhere)
 }
 END_TEST
 
+/* The messages of the tree are understood whole, and neither cut off nor with more behind them. */
+START_TEST(messages_of_the_tree)
+{
+    const struct generation gen = {5, 6};
+    const struct rdzv_branch branch = {gen, true, {{1, 2}}, "10.0.0.1", 29500};
+    const struct rdzv_child child = {"job", {{3, 4}}, gen, 7};
+    const struct rdzv_direct direct = {gen, 8, true, false};
+    const struct rdzv_request request = {REQUEST_TOP, 0, "0-3", "top", 9, {{5}}};
+    struct buf again = BUF_INIT;
+    for (int type = RDZV_MSG_BRANCH; type <= RDZV_MSG_DIRECT; type++) {
+        B.len = 0;
+        if (type == RDZV_MSG_BRANCH)
+            rdzv_put_branch(&B, &branch);
+        else if (type == RDZV_MSG_CHILD)
+            rdzv_put_child(&B, &child);
+        else if (type == RDZV_MSG_TOLD)
+            rdzv_put_told(&B, gen, 10, &request);
+        else
+            rdzv_put_direct(&B, &direct);
+        buf_u8(&B, 0);
+        buf_set_u32(&B, 0, (uint32_t)B.len - 4);
+        for (size_t cut = 0; cut <= B.len - RDZV_FRAME_HEADER; cut++) {
+            struct rdzv_branch b;
+            struct rdzv_child c;
+            struct rdzv_direct d;
+            struct rdzv_request r;
+            struct generation g;
+            uint32_t number;
+            struct rd rd = body_of(type);
+            rd.end -= cut;
+            bool good = type == RDZV_MSG_BRANCH  ? rdzv_get_branch(&rd, &b)
+                        : type == RDZV_MSG_CHILD ? rdzv_get_child(&rd, &c)
+                        : type == RDZV_MSG_TOLD  ? rdzv_get_told(&rd, &g, &number, &r)
+                                                 : rdzv_get_direct(&rd, &d);
+            ck_assert_msg(good == (cut == 1), "type %d, %zu bytes less", type, cut);
+            if (!good)
+                continue;
+            again.len = 0;
+            if (type == RDZV_MSG_BRANCH)
+                rdzv_put_branch(&again, &b);
+            else if (type == RDZV_MSG_CHILD)
+                rdzv_put_child(&again, &c);
+            else if (type == RDZV_MSG_TOLD)
+                rdzv_put_told(&again, g, number, &r);
+            else
+                rdzv_put_direct(&again, &d);
+            ck_assert_uint_eq(again.len, B.len - 1);
+            ck_assert_mem_eq(again.data + 4, B.data + 4, again.len - 4);
+        }
+    }
+    buf_fini(&again);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("rdzv_msg");
@@ -402,6 +456,7 @@ static Suite *suite(void)
     tcase_add_test(tc, the_largest_fit_into_a_frame);
     tcase_add_test(tc, small_messages);
     tcase_add_test(tc, elsewhere);
+    tcase_add_test(tc, messages_of_the_tree);
     return s;
 }
 

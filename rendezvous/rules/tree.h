@@ -1,0 +1,51 @@
+/* tree.h: the tree of the launchers of a round that has more nodes than the tree is wide.
+ *
+ * The coordinator is the root, and the other nodes follow in the order of their group ranks: the
+ * first `width` of them are its children, and each has up to `width` children itself. So the parent
+ * of group rank g is (g - 1) / width, if the coordinator's own node has rank 0. */
+#ifndef RENDEZVOUS_RULES_TREE_H
+#define RENDEZVOUS_RULES_TREE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/bytes.h"
+#include "rendezvous/rules/rdzv_peers.h"
+
+#define TREE_WIDTH 32
+
+/* The group rank of the parent; -1: it is the coordinator. host: the group rank of the
+ * coordinator's own node, which is in the tree as the root only; -1: it is not in the round. */
+int tree_parent(int rank, int host, int width);
+
+/* How many nodes are between the coordinator and this one. */
+int tree_depth(int rank, int host, int width);
+
+/* Adds an answer to a request to `into`, which holds those of other nodes, added before; empty:
+ * none yet. False: it cannot be added, and is kept beside them. */
+typedef bool merge_fn(void *arg, uint64_t id, struct buf *into, const uint8_t *p, size_t len);
+
+/* The answers of a node and of those below it to a request, until they go up together: when all
+ * have come, or some time after the first. Those that are late go up later. All zero but for the
+ * request and `wanted`: nothing has come. */
+struct tree_answers {
+    struct node_id to; /* the request */
+    uint64_t id;
+    int wanted, have; /* own answer, and one message of each child */
+    int n;            /* answers in `items` */
+    struct buf items; /* each u32 length and bytes */
+    struct buf merged;
+};
+
+/* The sum of answers that cannot be merged goes up at once when it is longer. */
+#define TREE_ANSWERS_MAX (1u << 20)
+
+void tree_answers_add(struct tree_answers *a, merge_fn *merge, void *arg, const uint8_t *p,
+                      size_t len);
+bool tree_answers_complete(const struct tree_answers *a);
+/* Takes what has come as an ANSWERS; false: nothing has. */
+bool tree_answers_take(struct tree_answers *a, struct buf *frame);
+void tree_answers_fini(struct tree_answers *a);
+
+#endif

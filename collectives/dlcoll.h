@@ -255,13 +255,19 @@ typedef struct dlcoll_opts {
      * Where blocks of recv overlap, the later one remains. send and recv may overlap. Read until
      * the call returns. */
     const dlcoll_layout *send_layout, *recv_layout;
+    uint32_t flags; /* DLCOLL_PERSISTENT */
+    uint32_t unused;
 } dlcoll_opts;
 
 #define DLCOLL_OPTS_VERSION 2
-#define DLCOLL_OPTS_INIT                                        \
-    {                                                           \
-        sizeof(dlcoll_opts), DLCOLL_OPTS_VERSION, 0, 0, 0, 0, 0 \
+#define DLCOLL_OPTS_INIT                                              \
+    {                                                                 \
+        sizeof(dlcoll_opts), DLCOLL_OPTS_VERSION, 0, 0, 0, 0, 0, 0, 0 \
     }
+
+/* The call of a collective operation with a work handle only prepares it: dlcoll_start() begins it,
+ * as often as the program likes. */
+#define DLCOLL_PERSISTENT 1u
 
 /* "0.1.0". */
 DLCOLL_API const char *dlcoll_version(void);
@@ -342,6 +348,11 @@ DLCOLL_API int dlcoll_init(dlcoll_comm **comm, const dlcoll_init_opts *opts);
  * may wait for it inside NCCL, where they do not see that it is in here. DLCOLL_ESTATE while
  * operations are under way; else the errors of dlcoll_barrier(). */
 DLCOLL_API int dlcoll_finalize(dlcoll_comm *comm);
+/* With a handle, after what has been called so far; no call may follow. DLCOLL_ESTATE while sends
+ * or receives are under way, DLCOLL_ENOSUP once the communicator is used on device memory. Free the
+ * handle before dlcoll_destroy(). */
+DLCOLL_API int dlcoll_finalize_async(dlcoll_comm *comm, const struct dlcoll_opts *opts,
+                                     dlcoll_work **work);
 
 /* Frees the communicator, in any state, at once: ranks that still wait for this one get
  * DLCOLL_EPEER, and this one's own operations under way end with DLCOLL_EABORTED. NULL is allowed.
@@ -425,6 +436,19 @@ DLCOLL_API int dlcoll_comm_split_by(dlcoll_comm *comm, dlcoll_domain domain, int
  * make them in the same order. Errors as of an operation; only those who are listed wait. */
 DLCOLL_API int dlcoll_comm_new_group(dlcoll_comm *comm, const int *ranks, int n,
                                      dlcoll_comm **group, const dlcoll_group_opts *opts);
+
+/* A group of all ranks of `comm`. work NULL: blocking. */
+DLCOLL_API int dlcoll_comm_dup(dlcoll_comm *comm, dlcoll_comm **group,
+                               const dlcoll_group_opts *opts, dlcoll_work **work);
+
+/* The same with a handle, in the order of the operations of `comm`. *group is NULL until the handle
+ * is complete, and must be there as long. The list is read until the call returns. DLCOLL_ENOSUP
+ * once `comm` is used on device memory. */
+DLCOLL_API int dlcoll_comm_split_async(dlcoll_comm *comm, int color, int key, dlcoll_comm **group,
+                                       const dlcoll_group_opts *opts, dlcoll_work **work);
+DLCOLL_API int dlcoll_comm_new_group_async(dlcoll_comm *comm, const int *ranks, int n,
+                                           dlcoll_comm **group, const dlcoll_group_opts *opts,
+                                           dlcoll_work **work);
 
 /* After a failure (DLCOLL_EPEER): the group of those ranks of `comm` that are alive, in their
  * order. Every survivor calls it. *group is a new communicator; `comm` remains to be destroyed.
@@ -635,6 +659,10 @@ typedef struct dlcoll_bytes {
  * DLCOLL_ENOMEM, and EINVAL for more than 1 TB in all. */
 DLCOLL_API int dlcoll_exchange_bytes(const void *data, size_t len, dlcoll_bytes **all,
                                      dlcoll_comm *comm, const dlcoll_opts *opts);
+/* With a handle: *all is set once it is complete. */
+DLCOLL_API int dlcoll_exchange_bytes_async(const void *data, size_t len, dlcoll_bytes **all,
+                                           dlcoll_comm *comm, const dlcoll_opts *opts,
+                                           dlcoll_work **work);
 DLCOLL_API void dlcoll_bytes_free(dlcoll_bytes *all); /* NULL is allowed */
 
 /* ---------------------------------------------------------------------------------- point to point
@@ -673,6 +701,14 @@ DLCOLL_API int dlcoll_batch(const dlcoll_p2p *list, size_t n, dlcoll_comm *comm,
  *
  * A handle is used by one thread at a time, which need not be the one that started the operation.
  * The result of an operation is 0 or what its blocking form would have returned. */
+
+/* Begins a persistent operation with the arguments of its call, on the data that its buffers have
+ * then. The arrays and layouts of the call have been copied. Counts as a call: every rank starts
+ * the same operations in the same order, persistent or not. Its timeout begins anew. Once it is
+ * complete it may be started again; a wait for it returns the result of the last start, or 0 if
+ * there was none. On host memory. 0, or an error of the operation; DLCOLL_ESTATE: it is under way.
+ */
+DLCOLL_API int dlcoll_start(dlcoll_work *work);
 
 /* DLCOLL_INPROGRESS, or the result. */
 DLCOLL_API int dlcoll_test(dlcoll_work *work);

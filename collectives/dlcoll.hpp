@@ -647,6 +647,61 @@ template <class T> class buffer
     std::size_t size_;
 };
 
+class comm;
+
+/* What comm's functions with _async make. At its end it waits until that is there. */
+template <class T> class future
+{
+    using raw = std::conditional_t<std::is_same_v<T, comm>, dlcoll_comm *, dlcoll_bytes *>;
+
+  public:
+    future(work w, std::unique_ptr<raw> made, int ranks) noexcept
+        : made_(std::move(made)), work_(std::move(w)), ranks_(ranks)
+    {
+    }
+    future(future &&) noexcept = default;
+    future &operator=(future &&) = delete;
+    ~future()
+    {
+        if (!made_)
+            return;
+        dlcoll_wait(work_.get());
+        if constexpr (std::is_same_v<T, comm>)
+            dlcoll_destroy(*made_);
+        else
+            dlcoll_bytes_free(*made_);
+    }
+    bool test()
+    {
+        return work_.test();
+    }
+    bool wait_for(std::chrono::milliseconds limit)
+    {
+        return work_.wait_for(limit);
+    }
+    /* Waits for it; once. */
+    T get()
+    {
+        work_.wait();
+        const raw made = std::exchange(*made_, nullptr);
+        if constexpr (std::is_same_v<T, comm>) {
+            return T(made);
+        } else {
+            std::unique_ptr<dlcoll_bytes, decltype(&dlcoll_bytes_free)> owned(made,
+                                                                              dlcoll_bytes_free);
+            T result;
+            for (int i = 0; i < ranks_; i++)
+                result.emplace_back(static_cast<const char *>(made[i].data), made[i].len);
+            return result;
+        }
+    }
+
+  private:
+    std::unique_ptr<raw> made_;
+    work work_;
+    int ranks_;
+};
+
 /* A communicator. At its end it leaves in good order (dlcoll_finalize(), which waits for the
  * others), unless an exception is on its way or it has failed: then at once. */
 class comm : public operations<void>
@@ -734,6 +789,12 @@ class comm : public operations<void>
     {
         return {comm_, opts};
     }
+    /* Operations that only return a handle, for work::start(). */
+    operations<work> persistent(dlcoll_opts opts = DLCOLL_OPTS_INIT) const noexcept
+    {
+        opts.flags |= DLCOLL_PERSISTENT;
+        return {comm_, opts};
+    }
     operations<void> with(const dlcoll_opts &opts) const noexcept
     {
         return {comm_, opts};
@@ -792,6 +853,47 @@ class comm : public operations<void>
               comm_);
         return comm(group);
     }
+    /* Of all ranks. */
+    comm dup() const
+    {
+        dlcoll_comm *group;
+        check(dlcoll_comm_dup(comm_, &group, nullptr, nullptr), comm_);
+        return comm(group);
+    }
+    /* The same by handle. */
+    future<comm> split_async(int color, int key = 0) const
+    {
+        return begin<comm, dlcoll_comm *>([&](dlcoll_comm **group, dlcoll_work **w) {
+            return dlcoll_comm_split_async(comm_, color, key, group, nullptr, w);
+        });
+    }
+    future<comm> new_group_async(const std::vector<int> &ranks) const
+    {
+        return begin<comm, dlcoll_comm *>([&](dlcoll_comm **group, dlcoll_work **w) {
+            return dlcoll_comm_new_group_async(comm_, ranks.data(), static_cast<int>(ranks.size()),
+                                               group, nullptr, w);
+        });
+    }
+    future<comm> dup_async() const
+    {
+        return begin<comm, dlcoll_comm *>([&](dlcoll_comm **group, dlcoll_work **w) {
+            return dlcoll_comm_dup(comm_, group, nullptr, w);
+        });
+    }
+    /* `mine` must be there until the handle is complete. No call may follow finalize_async(). */
+    future<std::vector<std::string>> exchange_async(const std::string &mine) const
+    {
+        return begin<std::vector<std::string>, dlcoll_bytes *>(
+            [&](dlcoll_bytes **all, dlcoll_work **w) {
+                return dlcoll_exchange_bytes_async(mine.data(), mine.size(), all, comm_, &opts_, w);
+            });
+    }
+    work finalize_async() const
+    {
+        dlcoll_work *w;
+        check(dlcoll_finalize_async(comm_, &opts_, &w), comm_);
+        return work(w, comm_);
+    }
     /* After a failure: of those that are alive. */
     comm shrink() const
     {
@@ -838,6 +940,14 @@ class comm : public operations<void>
     }
 
   private:
+    template <class T, class Raw, class F> future<T> begin(F call) const
+    {
+        auto raw = std::make_unique<Raw>(nullptr);
+        dlcoll_work *w;
+        check(call(raw.get(), &w), comm_);
+        return future<T>(work(w, comm_), std::move(raw), size());
+    }
+
     static dlcoll_comm *init(const dlcoll_init_opts *opts)
     {
         dlcoll_comm *c;

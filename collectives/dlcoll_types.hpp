@@ -375,6 +375,11 @@ class work
     {
     }
 
+    /* Begins one of comm.persistent(), which may be started again once it is complete. */
+    void start()
+    {
+        check(dlcoll_start(work_.get()), comm_);
+    }
     void wait()
     {
         check(dlcoll_wait(work_.get()), comm_);

@@ -63,6 +63,7 @@ struct dlcoll_work *async_new_work(struct dlcoll_comm *comm)
     w->result = 0;
     w->ops = NULL;
     w->device = false;
+    w->persistent = false;
     atomic_store_explicit(&w->done, 0, memory_order_relaxed);
     atomic_store_explicit(&w->detached, false, memory_order_relaxed);
     return w;

@@ -1,6 +1,5 @@
 /* blocks_to_ranks.c: operations that are an all_to_all_v in another form: blocks of types of their
  * own, and blocks for the neighbours in a graph. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "collectives/api/coll.h"
@@ -8,11 +7,9 @@
 #include "collectives/api/error.h"
 #include "collectives/api/layout.h"
 
-static int refuse(dlcoll_comm *comm, enum call_kind kind, int code, const char *why)
+static int refuse(const struct coll_args *a, int code, const char *why)
 {
-    int entered = comm_enter(comm);
-    return entered < 0 ? entered
-                       : comm_leave(comm, comm_error(comm, code, "%s: %s", call_name(kind), why));
+    return comm_error(a->comm, code, "%s: %s", call_name(a->called), why);
 }
 
 /* ---------------------------------------------------------------------------- a type for a block
@@ -39,36 +36,47 @@ static const char *in_bytes(const dlcoll_comm *c, const size_t *counts, const si
     return NULL;
 }
 
+/* Inside the communicator. */
+static int to_all_by_type(struct coll_args *a, const dlcoll_dtype *send_types,
+                          const dlcoll_dtype *recv_types)
+{
+    size_t n = (size_t)a->comm->size, *room = comm_keep_numbers(a->comm, 4 * n);
+    if (!room)
+        return refuse(a, DLCOLL_ENOMEM, "no memory");
+    const char *bad = in_bytes(a->comm, a->send_counts, a->send_displs, send_types, room, room + n);
+    if (!bad)
+        bad = in_bytes(a->comm, a->recv_counts, a->recv_displs, recv_types, room + 2 * n,
+                       room + 3 * n);
+    if (bad)
+        return refuse(a, DLCOLL_EINVAL, bad);
+    a->send_counts = room;
+    a->send_displs = room + n;
+    a->recv_counts = room + 2 * n;
+    a->recv_displs = room + 3 * n;
+    return coll_check_and_perform(a);
+}
+
 int dlcoll_all_to_all_w(const void *send, const size_t *send_counts, const size_t *send_displs,
                         const dlcoll_dtype *send_types, void *recv, const size_t *recv_counts,
                         const size_t *recv_displs, const dlcoll_dtype *recv_types,
                         dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
+    struct coll_args a = {.kind = CALL_ALL_TO_ALL_V,
+                          .called = CALL_ALL_TO_ALL_W,
+                          .send = send,
+                          .recv = recv,
+                          .send_counts = send_counts,
+                          .send_displs = send_displs,
+                          .recv_counts = recv_counts,
+                          .recv_displs = recv_displs,
+                          .dtype = DLCOLL_U8,
+                          .comm = comm,
+                          .opts = opts,
+                          .work = work};
     if (work)
         *work = NULL;
-    if (!comm || comm_is_forked(comm)) /* comm_enter() says it */
-        return refuse(comm, CALL_ALL_TO_ALL_W, DLCOLL_EINVAL, "");
-    size_t n = (size_t)comm->size, *room = malloc(4 * n * sizeof(*room));
-    if (!room)
-        return refuse(comm, CALL_ALL_TO_ALL_W, DLCOLL_ENOMEM, "no memory");
-    const char *bad = in_bytes(comm, send_counts, send_displs, send_types, room, room + n);
-    if (!bad)
-        bad = in_bytes(comm, recv_counts, recv_displs, recv_types, room + 2 * n, room + 3 * n);
-    int code = bad ? refuse(comm, CALL_ALL_TO_ALL_W, DLCOLL_EINVAL, bad)
-                   : coll_invoke(&(struct coll_args){.kind = CALL_ALL_TO_ALL_V,
-                                                     .called = CALL_ALL_TO_ALL_W,
-                                                     .send = send,
-                                                     .recv = recv,
-                                                     .send_counts = room,
-                                                     .send_displs = room + n,
-                                                     .recv_counts = room + 2 * n,
-                                                     .recv_displs = room + 3 * n,
-                                                     .dtype = DLCOLL_U8,
-                                                     .comm = comm,
-                                                     .opts = opts,
-                                                     .work = work});
-    free(room);
-    return code;
+    int code = comm_enter(comm);
+    return code < 0 ? code : comm_leave(comm, to_all_by_type(&a, send_types, recv_types));
 }
 
 /* ----------------------------------------------------------------------------------- neighbours */
@@ -147,25 +155,22 @@ static const char *check_graph(const dlcoll_graph *given, dlcoll_graph *g)
     return NULL;
 }
 
-/* `out` and `in` lack what the graph has. `uneven`: counts must be given. */
-static int exchange(struct coll_args *a, const dlcoll_graph *given, struct edges *out,
-                    struct edges *in, bool needs_out, bool needs_in)
+/* `out` and `in` lack what the graph has; `needs_...`: counts must be given. Inside the
+ * communicator. */
+static int along_edges(struct coll_args *a, const dlcoll_graph *given, struct edges *out,
+                       struct edges *in, bool needs_out, bool needs_in)
 {
     dlcoll_graph g;
-    if (a->work)
-        *a->work = NULL;
-    if (!a->comm || comm_is_forked(a->comm)) /* comm_enter() says it */
-        return refuse(a->comm, a->called, DLCOLL_EINVAL, "");
     const char *bad = check_graph(given, &g);
     if (!bad &&
         ((needs_out && g.ndests && !out->counts) || (needs_in && g.nsources && !in->counts)))
         bad = "counts is NULL";
     if (bad)
-        return refuse(a->comm, a->called, DLCOLL_EINVAL, bad);
+        return refuse(a, DLCOLL_EINVAL, bad);
     size_t n = (size_t)a->comm->size;
-    size_t *room = malloc((4 * n + 3 * (g.ndests + g.nsources)) * sizeof(*room));
+    size_t *room = comm_keep_numbers(a->comm, 4 * n + 3 * (g.ndests + g.nsources));
     if (!room)
-        return refuse(a->comm, a->called, DLCOLL_ENOMEM, "no memory");
+        return refuse(a, DLCOLL_ENOMEM, "no memory");
     struct by_rank from = {.counts = room, .displs = room + n, .offsets = room + 4 * n};
     from.lengths = from.offsets + g.ndests;
     struct by_rank to = {
@@ -185,9 +190,17 @@ static int exchange(struct coll_args *a, const dlcoll_graph *given, struct edges
     a->recv_counts = to.counts;
     a->recv_displs = to.packed ? NULL : to.displs;
     a->recv_layout = to.packed ? &to.layout : NULL;
-    int code = bad ? refuse(a->comm, a->called, DLCOLL_EINVAL, bad) : coll_invoke(a);
-    free(room);
-    return code;
+    return bad ? refuse(a, DLCOLL_EINVAL, bad) : coll_check_and_perform(a);
+}
+
+static int exchange(struct coll_args *a, const dlcoll_graph *graph, struct edges *out,
+                    struct edges *in, bool needs_out, bool needs_in)
+{
+    if (a->work)
+        *a->work = NULL;
+    int code = comm_enter(a->comm);
+    return code < 0 ? code
+                    : comm_leave(a->comm, along_edges(a, graph, out, in, needs_out, needs_in));
 }
 
 int dlcoll_neighbor_all_gather(const void *send, void *recv, size_t count, dlcoll_dtype dtype,

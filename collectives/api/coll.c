@@ -21,7 +21,7 @@
 static void coll_show(const dlcoll_comm *c, uint64_t seq, enum segment_local_state state)
 {
     struct segment_local *line = c->job->recorder.line;
-    if (c->id != 0)
+    if (c->id != 0 || !seq)
         return;
     atomic_store_explicit(&line->seq, seq, memory_order_relaxed);
     atomic_store_explicit(&line->state, state, memory_order_release);
@@ -33,7 +33,8 @@ static int run(dlcoll_comm *c, struct coll_call *call)
         return -ECANCELED;
     if (coll_is_nothing(call)) /* others may have called it without a handle, and not wait */
         return 0;
-    int code = call->spans              ? coalesced_run(call)
+    int code = call->task               ? call->task(call)
+               : call->spans            ? coalesced_run(call)
                : layout_is_needed(call) ? layout_run(call)
                                         : provider_choose(call)->run(call);
     c->algo = call->algo;
@@ -49,7 +50,9 @@ int coll_execute(dlcoll_comm *c, struct coll_call *call)
                                      coll_bytes(call), call->start_ns);
     coll_show(c, call->seq, SEGMENT_LOCAL_CALL);
     int code = run(c, call);
-    if (code == -ENOMEM && call->may_repeat) {
+    if (call->settled) {
+        code = call->settled;
+    } else if (code == -ENOMEM && call->may_repeat) {
         code = comm_error(c, DLCOLL_ENOMEM, "%s: %s", call_name(call->sig.kind), call->err.msg);
     } else if (code < 0) {
         code = comm_fail(c, code, call);
@@ -58,8 +61,10 @@ int coll_execute(dlcoll_comm *c, struct coll_call *call)
     }
     recorder_end(&c->job->recorder, number, code);
     if (code == 0) {
-        c->last = (struct coll_done){call->seq, call->sig};
-        coll_show(c, call->seq, SEGMENT_LOCAL_READY);
+        bool last = call->sig.kind == CALL_FINALIZE;
+        if (call->seq)
+            c->last = (struct coll_done){call->seq, call->sig};
+        coll_show(c, call->seq, last ? SEGMENT_LOCAL_DONE : SEGMENT_LOCAL_READY);
     }
     return code;
 }
@@ -95,13 +100,16 @@ static int keep_arrays(struct dlcoll_work *w)
     if (c->nspans)
         c->spans = memcpy(w->spans, c->spans, c->nspans * sizeof(*c->spans));
     size_t sent = layout_copy_bytes(c->send_layout), got = layout_copy_bytes(c->recv_layout);
-    if (sent + got > w->cap_layouts) {
-        void *p = realloc(w->layouts, sent + got);
+    size_t room = sent + got + c->task_bytes; /* a task has no layouts */
+    if (room > w->cap_layouts) {
+        void *p = realloc(w->layouts, room);
         if (!p)
             return -ENOMEM;
         w->layouts = p;
-        w->cap_layouts = sent + got;
+        w->cap_layouts = room;
     }
+    if (c->task_bytes)
+        c->task_arg = memcpy(w->layouts, c->task_arg, c->task_bytes);
     if (sent)
         c->send_layout = layout_copy(c->send_layout, w->layouts);
     if (got)
@@ -116,12 +124,13 @@ static int keep_arrays(struct dlcoll_work *w)
 /* Undoes the numbering of a call that has failed before the other ranks could see it. */
 static void coll_forget(dlcoll_comm *c, const struct coll_call *call)
 {
+    if (!call->seq)
+        return;
     c->seq = call->seq - 1;
     c->history = call->history;
 }
 
-/* Into the queue. */
-static int submit(dlcoll_comm *c, const struct coll_call *call, dlcoll_work **out)
+int coll_submit(dlcoll_comm *c, const struct coll_call *call, dlcoll_work **out)
 {
     struct dlcoll_work *w = async_new_work(c);
     if (w) {
@@ -138,11 +147,33 @@ static int submit(dlcoll_comm *c, const struct coll_call *call, dlcoll_work **ou
     return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(call->sig.kind));
 }
 
+/* A handle for dlcoll_start(). */
+static int prepare(dlcoll_comm *c, const struct coll_call *call, dlcoll_work **out)
+{
+    const char *name = call_name(call->sig.kind);
+    if (call->device)
+        return comm_error(c, DLCOLL_ENOSUP, "%s: persistent operations are for host memory", name);
+    struct dlcoll_work *w = async_new_work(c);
+    if (w) {
+        w->call = *call;
+        w->call.may_repeat = false;
+        w->call.start_ns = 0;
+        w->persistent = true;
+        atomic_store(&w->done, 1);
+        if (keep_arrays(w) == 0) {
+            *out = w;
+            return 0;
+        }
+        async_put_back(w);
+    }
+    return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", name);
+}
+
 /* A blocking one after others that stand in the queue. */
 static int wait_in_line(dlcoll_comm *c, const struct coll_call *call)
 {
     dlcoll_work *w;
-    int code = submit(c, call, &w);
+    int code = coll_submit(c, call, &w);
     if (code < 0)
         return code;
     code = async_wait(w);
@@ -159,38 +190,84 @@ static int at_once(dlcoll_comm *c, struct coll_call *call)
     int code = coll_execute(c, call);
     if (!alone)
         pthread_mutex_unlock(&c->running);
-    if (code == DLCOLL_ENOMEM && !atomic_load(&c->failed))
+    if (code == DLCOLL_ENOMEM && !call->settled && !atomic_load(&c->failed))
         coll_forget(c, call);
     return code;
 }
 
-int coll_perform(dlcoll_comm *c, struct coll_call *call, dlcoll_work **work)
+/* The same on every rank, whether or not it comes to anything. */
+static void coll_number(dlcoll_comm *c, struct coll_call *call)
 {
-    if (call->device && !coll_is_nothing(call)) /* of nothing ranks need not know where it is */
-        return nccl_perform(c, call, work);
-    call->seq = ++c->seq; /* the same on every rank, whether or not it comes to anything */
+    call->seq = ++c->seq;
     if (call->nspans > 1)
         c->seq += coalesced_calls(call) - 1;
+    c->seq += call->more;
     call->history = c->history;
     if (!coll_is_nothing(call))
         c->history = op_history_add(c->history, &call->sig);
+}
+
+int coll_perform(dlcoll_comm *c, struct coll_call *call, dlcoll_work **work)
+{
+    if (call->persistent)
+        return prepare(c, call, work);
+    if (call->device && !coll_is_nothing(call)) /* of nothing ranks need not know where it is */
+        return nccl_perform(c, call, work);
+    coll_number(c, call);
     if (work)
-        return submit(c, call, work);
+        return coll_submit(c, call, work);
     if (coll_is_nothing(call))
         return 0;
     return async_is_busy(c) ? wait_in_line(c, call) : at_once(c, call);
 }
 
-int coll_invoke(struct coll_args *a)
+/* ----------------------------------------------------------------------------------- persistent */
+
+static int start(dlcoll_comm *c, struct dlcoll_work *w)
+{
+    struct coll_call *call = &w->call;
+    const char *name = call_name(call->sig.kind);
+    if (!w->persistent)
+        return comm_error(c, DLCOLL_EINVAL,
+                          "dlcoll_start: the handle is not a persistent operation's");
+    if (!atomic_load(&w->done))
+        return comm_error(c, DLCOLL_ESTATE, "%s: the operation is under way", name);
+    coll_number(c, call);
+    call->culprit = -1;
+    call->err.code = 0;
+    call->err.msg[0] = '\0';
+    call->deadline_ns =
+        coll_deadline(c, &(dlcoll_opts){.timeout_ms = call->timeout_ms}, coll_now());
+    w->result = 0;
+    atomic_store(&w->done, 0);
+    if (async_submit(c, w) == 0)
+        return 0;
+    atomic_store(&w->done, 1);
+    coll_forget(c, call);
+    return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", name);
+}
+
+int dlcoll_start(dlcoll_work *work)
+{
+    if (!work)
+        return error_set_global(DLCOLL_EINVAL, "dlcoll_start: work is NULL");
+    int code = comm_enter(work->comm);
+    return code < 0 ? code : comm_leave(work->comm, start(work->comm, work));
+}
+
+/* ------------------------------------------------------------------------------------- the call */
+
+int coll_check_and_perform(struct coll_args *a)
 {
     struct coll_call call;
+    int code = coll_args_check(a, &call);
+    return code == 0 ? coll_perform(a->comm, &call, a->work) : code;
+}
+
+int coll_invoke(struct coll_args *a)
+{
     if (a->work)
         *a->work = NULL;
     int code = comm_enter(a->comm);
-    if (code < 0)
-        return code;
-    code = coll_args_check(a, &call);
-    if (code == 0)
-        code = coll_perform(a->comm, &call, a->work);
-    return comm_leave(a->comm, code);
+    return code < 0 ? code : comm_leave(a->comm, coll_check_and_perform(a));
 }

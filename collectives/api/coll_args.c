@@ -45,6 +45,12 @@ int coll_take_opts(dlcoll_comm *c, enum call_kind kind, const dlcoll_opts *given
     if (!takes && (opts->send_layout || opts->recv_layout))
         return comm_error(c, DLCOLL_EINVAL, "%s: opts has a layout, which this call does not take",
                           call_name(kind));
+    bool persists =
+        (call_has_data(kind) && kind != CALL_SEND && kind != CALL_RECV) || kind == CALL_BARRIER;
+    if (opts->flags & ~DLCOLL_PERSISTENT)
+        return comm_error(c, DLCOLL_EINVAL, "%s: opts has an unknown flag", call_name(kind));
+    if (!persists && opts->flags)
+        return comm_error(c, DLCOLL_EINVAL, "%s: this call cannot be persistent", call_name(kind));
     return 0;
 }
 
@@ -398,6 +404,10 @@ int coll_args_check(const struct coll_args *a, struct coll_call *call)
     call->stream = opts.stream;
     call->culprit = -1;
     call->device = opts.stream != NULL;
+    call->persistent = opts.flags & DLCOLL_PERSISTENT;
+    call->timeout_ms = opts.timeout_ms;
+    if (call->persistent && !a->work)
+        return args_refuse(a, DLCOLL_EINVAL, "a persistent operation needs a work handle");
     if (a->kind == CALL_FINALIZE)
         call->kind = CALL_BARRIER;
     return call_has_data(a->kind) ? check_data(a, call) : 0;

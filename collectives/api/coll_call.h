@@ -72,6 +72,8 @@ struct coll_call {
      * after the other. With pack_parts, `send` is packed because `recv` is the same. */
     const dlcoll_layout *send_layout, *recv_layout;
     bool pack_parts;
+    bool persistent;          /* dlcoll_start() begins it... */
+    int64_t timeout_ms;       /* ...with this timeout, as in opts */
     const dlcoll_span *spans; /* of all_reduce_coalesced, which coll.c makes several calls of */
     size_t nspans;
 
@@ -84,6 +86,15 @@ struct coll_call {
 
     bool device;  /* buffers are device memory: nccl/nccl.h */
     void *stream; /* then: where it is enqueued; NULL: on one of ours */
+
+    /* What carries the call out, if not a provider: as a provider's `run`, or `settled` is the
+     * public code of a failure that the communicator's last error describes already. A queued call
+     * has a copy of the task_bytes at task_arg. It takes `more` numbers beside its own. */
+    int (*task)(struct coll_call *c);
+    const void *task_arg;
+    size_t task_bytes;
+    unsigned more;
+    int settled;
 
     uint64_t start_ns;    /* of the call, on mono_ns(), to a tick of the kernel's; 0: not known */
     uint64_t deadline_ns; /* likewise; 0: none */

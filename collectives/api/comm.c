@@ -68,6 +68,19 @@ int comm_take_opts(void *ours, size_t size, const void *given)
     return 0;
 }
 
+size_t *comm_keep_numbers(dlcoll_comm *c, size_t n)
+{
+    if (n <= c->cap_numbers)
+        return c->numbers;
+    size_t *p = malloc(n * sizeof(*p));
+    if (!p)
+        return NULL;
+    free(c->numbers);
+    c->numbers = p;
+    c->cap_numbers = n;
+    return p;
+}
+
 bool comm_keep_staging(dlcoll_comm *c, size_t bytes)
 {
     if (bytes <= c->cap_staging)

@@ -73,6 +73,8 @@ struct dlcoll_comm {
     struct acceptor_subscriber subscriber;
     int *pidfds; /* processes of this node's ranks, without a launcher; owned; NULL: not watched */
 
+    size_t *numbers; /* counts and displacements that calls make; owned: comm_keep_numbers() */
+    size_t cap_numbers;
     uint8_t *staging; /* what operations pack; owned: comm_keep_staging() */
     size_t cap_staging;
 
@@ -105,7 +107,9 @@ int comm_share_memory(dlcoll_comm *comm, uint64_t deadline_ns, struct coll_call 
 int comm_enter(dlcoll_comm *comm);
 int comm_leave(dlcoll_comm *comm, int code);
 
-/* Makes `staging` at least so large. False: no memory. */
+/* Makes `numbers` at least so long; inside the communicator. NULL: no memory. */
+size_t *comm_keep_numbers(dlcoll_comm *comm, size_t n);
+/* Makes `staging` at least so large; where operations run. False: no memory. */
 bool comm_keep_staging(dlcoll_comm *comm, size_t bytes);
 
 /* The code that a failed or finalized communicator returns from every operation; else 0. */

@@ -109,6 +109,7 @@ static void fini(dlcoll_comm *c)
         free(k);
     }
     free(c->staging);
+    free(c->numbers);
     topology_fini(&c->topo);
     free(c->world_ranks);
     pthread_mutex_destroy(&c->running);

@@ -8,6 +8,7 @@
 #include "collectives/api/async.h"
 #include "collectives/api/coll.h"
 #include "collectives/api/comm.h"
+#include "collectives/api/provider.h"
 #include "collectives/p2p/p2p.h"
 #include "core/clock.h"
 
@@ -15,86 +16,123 @@
 
 /* ------------------------------------------------------------------------------- exchange_bytes */
 
-static struct coll_call exchange_describe(dlcoll_comm *c, enum call_kind kind,
-                                          enum dlcoll_dtype dtype, uint64_t deadline_ns)
+struct exchange {
+    const void *data;
+    size_t len;
+    dlcoll_bytes **all;
+};
+
+/* A step of the exchange, which all ranks compare as such. */
+static struct coll_call exchange_step(const struct coll_call *whole, enum call_kind kind,
+                                      enum dlcoll_dtype dtype)
 {
-    const struct dtype *type = dtype_get(dtype);
-    return (struct coll_call){.sig = {.kind = CALL_EXCHANGE_BYTES,
-                                      .dtype = (uint8_t)dtype,
-                                      .settings = c->job->conf.settings},
-                              .kind = kind,
-                              .comm = c,
-                              .ranks = {.size = c->size, .me = c->rank},
-                              .dtype = type,
-                              .elem = type->size,
-                              .deadline_ns = deadline_ns};
+    struct coll_call step = *whole;
+    step.kind = kind;
+    step.dtype = dtype_get(dtype);
+    step.elem = step.dtype->size;
+    step.sig.dtype = (uint8_t)dtype;
+    step.task = NULL;
+    return step;
 }
 
-static int exchange_lengths(dlcoll_comm *c, uint64_t len, uint64_t *all, uint64_t deadline_ns)
+static int exchange_lengths(struct coll_call *c, uint64_t len, uint64_t *all)
 {
-    struct coll_call call = exchange_describe(c, CALL_ALL_GATHER, DLCOLL_U64, deadline_ns);
-    call.send = &len;
-    call.recv = all;
-    call.count = call.sig.count = 1;
-    return coll_perform(c, &call, NULL);
+    struct coll_call step = exchange_step(c, CALL_ALL_GATHER, DLCOLL_U64);
+    step.send = &len;
+    step.recv = all;
+    step.count = 1;
+    return provider_run_step(c, &step);
 }
 
-static int exchange_data(dlcoll_comm *c, const void *data, dlcoll_bytes *all, size_t *counts,
-                         size_t total, uint64_t deadline_ns)
+static int exchange_data(struct coll_call *c, const void *data, dlcoll_bytes *all, size_t *counts,
+                         size_t total)
 {
-    struct coll_call call = exchange_describe(c, CALL_ALL_GATHER_V, DLCOLL_U8, deadline_ns);
-    call.send = data;
-    call.recv = all + c->size;
-    call.count = counts[c->rank];
-    call.sig.count = total;
-    call.recv_parts.counts = counts;
-    return coll_perform(c, &call, NULL);
+    struct coll_call step = exchange_step(c, CALL_ALL_GATHER_V, DLCOLL_U8);
+    step.seq++;
+    step.send = data;
+    step.recv = all + c->comm->size;
+    step.count = counts[c->comm->rank];
+    step.sig.count = total;
+    step.recv_parts.counts = counts;
+    return total ? provider_run_step(c, &step) : 0;
 }
 
-static int exchange(dlcoll_comm *c, const void *data, size_t len, dlcoll_bytes **all,
-                    uint64_t deadline_ns)
+static int exchange_with(struct coll_call *c, uint64_t *lens, size_t *counts)
 {
-    size_t size = (size_t)c->size;
-    uint64_t *lens = malloc(size * sizeof(*lens)), total = 0;
-    size_t *counts = malloc(size * sizeof(*counts));
-    int code = lens && counts ? 0 : comm_error(c, DLCOLL_ENOMEM, "exchange_bytes: no memory");
+    const struct exchange *x = c->task_arg;
+    size_t size = (size_t)c->comm->size;
+    uint64_t total = 0;
     /* A rank with a wrong argument takes part in the first step too, because the others wait for it
      * there. */
-    if (code == 0)
-        code = exchange_lengths(c, len, lens, deadline_ns);
-    for (size_t i = 0; i < size && code == 0; i++) {
+    int r = exchange_lengths(c, x->len, lens);
+    for (size_t i = 0; i < size && r == 0; i++) {
         counts[i] = (size_t)lens[i];
-        if (lens[i] > MOST_BYTES || (total += lens[i]) > MOST_BYTES)
-            code = comm_error(c, DLCOLL_EINVAL, "exchange_bytes: more than 1 TB in all");
+        if (lens[i] > MOST_BYTES || (total += lens[i]) > MOST_BYTES) {
+            c->settled =
+                comm_error(c->comm, DLCOLL_EINVAL, "exchange_bytes: more than 1 TB in all");
+            return 0;
+        }
     }
-    bool begun = code == 0; /* then the others are on their way into the second step */
-    dlcoll_bytes *out = begun ? malloc(size * sizeof(*out) + (size_t)total) : NULL;
-    if (begun)
-        code =
-            out ? exchange_data(c, data, out, counts, (size_t)total, deadline_ns) : DLCOLL_ENOMEM;
-    if (begun && code == DLCOLL_ENOMEM)
-        code = comm_fail(
-            c, -ENOMEM,
-            &(struct coll_call){.sig.kind = CALL_EXCHANGE_BYTES, .seq = c->seq, .culprit = -1});
-    for (size_t i = 0, at = 0; i < size && code == 0; at += counts[i++]) {
+    if (r < 0)
+        return r;
+    c->may_repeat = false; /* the others are on their way into the second step */
+    dlcoll_bytes *out = malloc(size * sizeof(*out) + (size_t)total);
+    if (!out)
+        return err_set(&c->err, -ENOMEM, "no memory for the operation");
+    r = exchange_data(c, x->data, out, counts, (size_t)total);
+    if (r < 0) {
+        free(out);
+        return r;
+    }
+    for (size_t i = 0, at = 0; i < size; at += counts[i++]) {
         out[i].data = counts[i] ? (uint8_t *)(out + size) + at : NULL;
         out[i].len = counts[i];
     }
-    if (code == 0)
-        *all = out;
-    else
-        free(out);
-    free(lens);
-    free(counts);
-    return code;
+    *x->all = out;
+    return 0;
 }
 
-int dlcoll_exchange_bytes(const void *data, size_t len, dlcoll_bytes **all, dlcoll_comm *comm,
-                          const dlcoll_opts *opts)
+static int exchange_run(struct coll_call *c)
+{
+    size_t size = (size_t)c->comm->size;
+    uint64_t *lens = malloc(size * sizeof(*lens));
+    size_t *counts = malloc(size * sizeof(*counts));
+    int r = lens && counts ? exchange_with(c, lens, counts)
+                           : err_set(&c->err, -ENOMEM, "no memory for the operation");
+    free(lens);
+    free(counts);
+    return r;
+}
+
+static int exchange(dlcoll_comm *c, const struct exchange *x, uint64_t deadline_ns,
+                    dlcoll_work **work)
+{
+    struct coll_call call = {.sig = {.kind = CALL_EXCHANGE_BYTES,
+                                     .dtype = DLCOLL_U64,
+                                     .settings = c->job->conf.settings,
+                                     .count = 1},
+                             .kind = CALL_EXCHANGE_BYTES,
+                             .comm = c,
+                             .ranks = {.size = c->size, .me = c->rank},
+                             .count = x->len,
+                             .elem = 1,
+                             .task = exchange_run,
+                             .task_arg = x,
+                             .task_bytes = sizeof(*x),
+                             .more = 1,
+                             .culprit = -1,
+                             .deadline_ns = deadline_ns};
+    return coll_perform(c, &call, work);
+}
+
+int dlcoll_exchange_bytes_async(const void *data, size_t len, dlcoll_bytes **all, dlcoll_comm *comm,
+                                const dlcoll_opts *opts, dlcoll_work **work)
 {
     dlcoll_opts o;
     if (all)
         *all = NULL;
+    if (work)
+        *work = NULL;
     int code = comm_enter(comm);
     if (code < 0)
         return code;
@@ -103,8 +141,15 @@ int dlcoll_exchange_bytes(const void *data, size_t len, dlcoll_bytes **all, dlco
         return comm_leave(comm, code);
     }
     if ((code = coll_take_opts(comm, CALL_EXCHANGE_BYTES, opts, &o)) == 0)
-        code = exchange(comm, data, len, all, coll_deadline(comm, &o, coll_now()));
+        code = exchange(comm, &(struct exchange){data, len, all},
+                        coll_deadline(comm, &o, coll_now()), work);
     return comm_leave(comm, code);
+}
+
+int dlcoll_exchange_bytes(const void *data, size_t len, dlcoll_bytes **all, dlcoll_comm *comm,
+                          const dlcoll_opts *opts)
+{
+    return dlcoll_exchange_bytes_async(data, len, all, comm, opts, NULL);
 }
 
 void dlcoll_bytes_free(dlcoll_bytes *all)

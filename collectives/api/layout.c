@@ -145,13 +145,8 @@ int layout_run(struct coll_call *c)
     }
     if (to)
         plain.recv = comm->staging + out;
-    int r = provider_choose(&plain)->run(&plain);
+    int r = provider_run_step(c, &plain);
     if (r == 0 && to)
         layout_unpack(to, c->elem, c->recv, plain.recv);
-    c->culprit = plain.culprit;
-    c->theirs = plain.theirs;
-    c->err = plain.err;
-    c->may_repeat = plain.may_repeat;
-    c->algo = plain.algo;
     return r;
 }

@@ -66,13 +66,14 @@ static const char *const g_names[CALL_KINDS] = {
     [CALL_COMM_SPLIT] = "comm_split",
     [CALL_COMM_NEW_GROUP] = "comm_new_group",
     [CALL_COMM_SHRINK] = "comm_shrink",
+    [CALL_COMM_DUP] = "comm_dup",
     [CALL_SEND] = "send",
     [CALL_RECV] = "recv",
     [CALL_BATCH] = "batch",
     [CALL_NCCL_INIT] = "nccl_init",
 };
 
-_Static_assert(CALL_KINDS == 31 && sizeof(g_call_has) == CALL_KINDS,
+_Static_assert(CALL_KINDS == 32 && sizeof(g_call_has) == CALL_KINDS,
                "a new kind of call needs its name and its properties above");
 
 bool sig_same(const struct op_signature *a, const struct op_signature *b)

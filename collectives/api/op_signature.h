@@ -41,6 +41,7 @@ enum call_kind {
     CALL_COMM_SPLIT,
     CALL_COMM_NEW_GROUP,
     CALL_COMM_SHRINK,
+    CALL_COMM_DUP,
     /* Not collective; root: the peer. */
     CALL_SEND,
     CALL_RECV,

@@ -237,6 +237,28 @@ int dlcoll_barrier(dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **wor
         &(struct coll_args){.kind = CALL_BARRIER, .comm = comm, .opts = opts, .work = work});
 }
 
+int dlcoll_finalize_async(dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
+{
+    if (!work) {
+        int code = comm_enter(comm);
+        return code < 0
+                   ? code
+                   : comm_leave(comm, comm_error(comm, DLCOLL_EINVAL, "finalize: work is NULL"));
+    }
+    *work = NULL;
+    if (comm && !comm_is_forked(comm) && (p2p_is_busy(comm) || comm->nccl))
+        return comm_error(comm, comm->nccl ? DLCOLL_ENOSUP : DLCOLL_ESTATE,
+                          comm->nccl
+                              ? "finalize: not by handle once the communicator is used on device "
+                                "memory"
+                              : "finalize: operations are under way");
+    int code = coll_invoke(
+        &(struct coll_args){.kind = CALL_FINALIZE, .comm = comm, .opts = opts, .work = work});
+    if (code == 0)
+        comm->finalized = true; /* no call may follow */
+    return code;
+}
+
 int dlcoll_finalize(dlcoll_comm *comm)
 {
     if (comm && !comm_is_forked(comm) && (async_is_busy(comm) || p2p_is_busy(comm)))

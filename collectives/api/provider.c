@@ -61,3 +61,14 @@ const struct coll_provider *provider_choose(const struct coll_call *c)
             return g_providers[i];
     }
 }
+
+int provider_run_step(struct coll_call *whole, struct coll_call *step)
+{
+    int r = provider_choose(step)->run(step);
+    whole->culprit = step->culprit;
+    whole->theirs = step->theirs;
+    whole->err = step->err;
+    whole->may_repeat = step->may_repeat;
+    whole->algo = step->algo;
+    return r;
+}

@@ -31,6 +31,9 @@ extern const size_t g_nproviders;
 /* Never NULL: the last one takes everything. DLCOLL_ALGO may exclude some (algo_select.h). */
 const struct coll_provider *provider_choose(const struct coll_call *c);
 
+/* Runs one of the steps that a call consists of, and takes over how it has ended. */
+int provider_run_step(struct coll_call *whole, struct coll_call *step);
+
 /* The key of the rules for the call: equal on every rank. */
 struct algo_key provider_key(const struct coll_call *c);
 

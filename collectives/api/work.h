@@ -29,6 +29,7 @@ struct dlcoll_work {
     size_t cap_spans;
     void *layouts; /* likewise */
     size_t cap_layouts;
+    bool persistent; /* dlcoll_start() begins it */
     bool device;     /* on a stream: complete when the event is */
     void *event;     /* kept with the handle */
     void *start;     /* likewise, before the operation, where the device's times are recorded */

@@ -80,6 +80,23 @@ static void reductions(dlcoll::comm &world)
     std::vector<std::size_t> each(static_cast<std::size_t>(n), 1);
     std::vector<dlcoll_dtype> types(each.size(), DLCOLL_I32);
     world.all_to_all_w(column.data(), each, {}, types, column.data(), each, {}, types);
+    auto later = world.split_async(me % 2);
+    const std::string word = "rank " + std::to_string(me);
+    auto words = world.exchange_async(word);
+    {
+        dlcoll::comm half = later.get(), same = world.dup();
+        NEED(half.size() == (n + 1 - me % 2) / 2 && same.size() == n);
+        dlcoll::comm twin = same.dup_async().get();
+        NEED(twin.rank() == me && words.get()[0] == "rank 0");
+        twin.finalize_async().wait();
+    }
+    std::vector<int> again(3, 1);
+    auto doubled = world.persistent().all_reduce(again);
+    for (int k = 0; k < 3; k++) {
+        doubled.start();
+        doubled.wait();
+    }
+    NEED(again[2] == n * n * n);
     std::vector<int> ones(70, 1), upto(70), before(70, -1);
     world.scan(ones, upto);
     world.exscan(ones, before);

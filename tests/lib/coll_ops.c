@@ -24,6 +24,7 @@ const char *const coll_op_names[COLL_OPS] = {
     [COLL_ALL_TO_ALL_W] = "all_to_all_w",
     [COLL_NEIGHBOR] = "neighbor_all_gather",
     [COLL_LAYOUT] = "layout",
+    [COLL_PERSISTENT] = "persistent",
     [COLL_BARRIER] = "barrier",
     [COLL_SEND] = "send",
     [COLL_BATCH] = "batch",
@@ -34,6 +35,9 @@ const char *const coll_op_names[COLL_OPS] = {
     [COLL_EXCHANGE] = "exchange",
     [COLL_SPLIT] = "comm_split",
     [COLL_NEW_GROUP] = "comm_new_group",
+    [COLL_SPLIT_ASYNC] = "split by handle",
+    [COLL_EXCHANGE_ASYNC] = "exchange by handle",
+    [COLL_DUP] = "comm_dup",
     [COLL_FINALIZE] = "finalize",
 };
 
@@ -140,6 +144,42 @@ static int split(dlcoll_comm *c, int turn)
     return r;
 }
 
+static int split_by_handle(dlcoll_comm *c, int turn)
+{
+    dlcoll_comm *group = NULL;
+    dlcoll_work *work;
+    int r = dlcoll_comm_split_async(c, (dlcoll_rank(c) + turn) % 2, 0, &group, NULL, &work);
+    if (r == 0)
+        r = dlcoll_wait(work);
+    dlcoll_work_free(work);
+    leave_group(group);
+    return r;
+}
+
+static int exchange_by_handle(dlcoll_comm *c, const struct coll_buffers *b)
+{
+    dlcoll_bytes *all = NULL;
+    dlcoll_work *work;
+    int r = dlcoll_exchange_bytes_async(b->x, b->count, &all, c, NULL, &work);
+    if (r == 0)
+        r = dlcoll_wait(work);
+    dlcoll_work_free(work);
+    dlcoll_bytes_free(all);
+    return r;
+}
+
+/* As new_group(). */
+static int dup_by_handle(dlcoll_comm *c)
+{
+    dlcoll_comm *group = NULL;
+    dlcoll_work *work;
+    int r = dlcoll_comm_dup(c, &group, NULL, &work);
+    if (r == 0)
+        r = dlcoll_wait(work);
+    dlcoll_work_free(work);
+    return leave_group(group) < 0 ? dlcoll_barrier(c, NULL, NULL) : r;
+}
+
 /* Over TCP making a group comes to nothing: a rank that is gone shows in the group's first
  * operation, and then in the next one of its parent. */
 static int new_group(dlcoll_comm *c, int turn)
@@ -212,7 +252,21 @@ static int with_layouts(dlcoll_comm *c, const struct coll_buffers *b)
     every_second.length = 1;
     every_second.stride = 2;
     opts.recv_layout = &every_second;
-    return dlcoll_all_reduce(b->x, b->y, b->count, DLCOLL_I32, DLCOLL_MAX, c, &opts, NULL);
+    return dlcoll_all_reduce(b->x, b->y, b->count, DLCOLL_I32, DLCOLL_MIN, c, &opts, NULL);
+}
+
+static int started(dlcoll_comm *c, const struct coll_buffers *b)
+{
+    dlcoll_opts opts = DLCOLL_OPTS_INIT;
+    dlcoll_work *work;
+    opts.flags = DLCOLL_PERSISTENT;
+    int r = dlcoll_all_reduce(b->x, b->y, b->count, DLCOLL_I32, DLCOLL_BOR, c, &opts, &work);
+    if (r == 0)
+        r = dlcoll_start(work);
+    if (r == 0)
+        r = dlcoll_wait(work);
+    dlcoll_work_free(work);
+    return r;
 }
 
 static int with_messages(enum coll_op op, dlcoll_comm *c, const struct coll_buffers *b)
@@ -257,6 +311,8 @@ int coll_op_call(enum coll_op op, dlcoll_comm *c, const struct coll_buffers *b, 
         return with_neighbours(c, b);
     case COLL_LAYOUT:
         return with_layouts(c, b);
+    case COLL_PERSISTENT:
+        return started(c, b);
     case COLL_SCAN:
         return dlcoll_scan(x, y, n, DLCOLL_I32, DLCOLL_MAX, c, NULL, NULL);
     case COLL_EXSCAN:
@@ -279,6 +335,12 @@ int coll_op_call(enum coll_op op, dlcoll_comm *c, const struct coll_buffers *b, 
         return split(c, turn);
     case COLL_NEW_GROUP:
         return new_group(c, turn);
+    case COLL_SPLIT_ASYNC:
+        return split_by_handle(c, turn);
+    case COLL_EXCHANGE_ASYNC:
+        return exchange_by_handle(c, b);
+    case COLL_DUP:
+        return dup_by_handle(c);
     default:
         return dlcoll_finalize(c);
     }

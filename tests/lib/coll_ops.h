@@ -33,6 +33,7 @@ enum coll_op {
     COLL_ALL_TO_ALL_W,
     COLL_NEIGHBOR,
     COLL_LAYOUT,
+    COLL_PERSISTENT,
     COLL_BARRIER,
     COLL_SEND,
     COLL_BATCH,
@@ -44,6 +45,9 @@ enum coll_op {
     COLL_EXCHANGE,
     COLL_SPLIT,
     COLL_NEW_GROUP,
+    COLL_SPLIT_ASYNC,
+    COLL_EXCHANGE_ASYNC,
+    COLL_DUP,
     COLL_REPEATED, /* from here on they can be called once */
     COLL_FINALIZE = COLL_REPEATED,
     COLL_OPS

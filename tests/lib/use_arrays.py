@@ -37,6 +37,13 @@ def main():
         world.all_to_all_w(blocks, got)
         assert all((got[i] == i).all() for i in range(n))
 
+        x = np.ones(3)
+        again = world.persistent().all_reduce(x)
+        for _ in range(3):
+            again.start()
+            assert again.wait()
+        assert (x == n ** 3).all()
+
         def multiply(acc, x):
             acc *= x
 
@@ -74,6 +81,12 @@ def main():
             assert False, "summed in the other byte order"
         except TypeError:
             pass
+        half, words, twin = world.split(me % 2, wait=False), world.exchange(me, wait=False), world.dup(wait=False)
+        assert words.result() == list(range(n)) and words.result()[0] == 0
+        with half.result() as ranks, twin.result() as same:
+            assert ranks.size == (n + 1 - me % 2) // 2 and same.rank == me
+        with world.dup() as same, world.group(range(n), wait=False).result() as listed:
+            assert same.size == listed.size == n
         assert world.nodes == [list(range(n))]
         with world.split_by("host") as host:
             assert host.size == n and host.rank == me

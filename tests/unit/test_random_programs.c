@@ -300,13 +300,13 @@ static int begin_reducing(struct step *s, dlcoll_work **w)
     case REDUCE_SCATTER:
         return dlcoll_reduce_scatter(s->send, s->recv, s->count, s->dtype, s->op, c, &s->opts, w);
     case REDUCE_SCATTER_V:
-        return dlcoll_reduce_scatter_v(s->send, s->recv, counts, s->dtype, s->op, c, NULL, w);
+        return dlcoll_reduce_scatter_v(s->send, s->recv, counts, s->dtype, s->op, c, &s->opts, w);
     case SCAN:
         return dlcoll_scan(s->send, s->recv, s->count, s->dtype, s->op, c, &s->opts, w);
     case EXSCAN:
-        return dlcoll_exscan(s->send, s->recv, s->count, s->dtype, s->op, c, NULL, w);
+        return dlcoll_exscan(s->send, s->recv, s->count, s->dtype, s->op, c, &s->opts, w);
     default:
-        return dlcoll_all_reduce_coalesced(spans, 2, s->dtype, s->op, c, NULL, w);
+        return dlcoll_all_reduce_coalesced(spans, 2, s->dtype, s->op, c, &s->opts, w);
     }
 }
 
@@ -359,21 +359,22 @@ static int begin_moving(struct step *s, dlcoll_work **w)
     case BROADCAST:
         return dlcoll_broadcast(s->send, s->recv, s->count, s->dtype, s->root, c, &s->opts, w);
     case GATHER:
-        return dlcoll_gather(s->send, s->recv, s->count, s->dtype, s->root, c, NULL, w);
+        return dlcoll_gather(s->send, s->recv, s->count, s->dtype, s->root, c, &s->opts, w);
     case GATHER_V:
-        return dlcoll_gather_v(s->send, own, s->recv, out, NULL, s->dtype, s->root, c, NULL, w);
+        return dlcoll_gather_v(s->send, own, s->recv, out, NULL, s->dtype, s->root, c, &s->opts, w);
     case ALL_GATHER:
         return dlcoll_all_gather(s->send, s->recv, s->count, s->dtype, c, &s->opts, w);
     case ALL_GATHER_V:
-        return dlcoll_all_gather_v(s->send, s->recv, out, NULL, s->dtype, c, NULL, w);
+        return dlcoll_all_gather_v(s->send, s->recv, out, NULL, s->dtype, c, &s->opts, w);
     case SCATTER:
-        return dlcoll_scatter(s->send, s->recv, s->count, s->dtype, s->root, c, NULL, w);
+        return dlcoll_scatter(s->send, s->recv, s->count, s->dtype, s->root, c, &s->opts, w);
     case SCATTER_V:
-        return dlcoll_scatter_v(s->send, out, NULL, s->recv, own, s->dtype, s->root, c, NULL, w);
+        return dlcoll_scatter_v(s->send, out, NULL, s->recv, own, s->dtype, s->root, c, &s->opts,
+                                w);
     case ALL_TO_ALL:
         return dlcoll_all_to_all(s->send, s->recv, s->count, s->dtype, c, &s->opts, w);
     default:
-        return dlcoll_all_to_all_v(s->send, out, NULL, s->recv, in, NULL, s->dtype, c, NULL, w);
+        return dlcoll_all_to_all_v(s->send, out, NULL, s->recv, in, NULL, s->dtype, c, &s->opts, w);
     }
 }
 
@@ -434,7 +435,7 @@ static int begin_types(struct step *s, dlcoll_work **w)
         s->counts[1][i] = s->count;
     }
     return dlcoll_all_to_all_w(s->send, s->counts[0], NULL, types[0], s->recv, s->counts[1], NULL,
-                               types[1], s->g->comm, NULL, w);
+                               types[1], s->g->comm, &s->opts, w);
 }
 
 /* Every rank with each at some distances, as a graph that all draw. */
@@ -458,9 +459,9 @@ static int begin_neighbours(struct step *s, dlcoll_work **w)
     fill(s, s->send, me, 0, s->count * (m + 1));
     return s->kind == NEIGHBOR_GATHER
                ? dlcoll_neighbor_all_gather(s->send, s->recv, s->count, s->dtype, &g, s->g->comm,
-                                            NULL, w)
+                                            &s->opts, w)
                : dlcoll_neighbor_all_to_all(s->send, s->recv, s->count, s->dtype, &g, s->g->comm,
-                                            NULL, w);
+                                            &s->opts, w);
 }
 
 /* Messages: around, or between pairs both ways, as a batch. */
@@ -576,7 +577,11 @@ static void one_step(struct group *g, uint64_t key)
     /* Handles or not: each rank as it likes, but for messages, which a rank could wait for that has
      * not begun its own. */
     bool by_handle = draw(key, 40 + (uint64_t)g->me) % 2;
+    if (by_handle && s->kind < RING && draw(key, 70 + (uint64_t)g->me) % 4 == 0)
+        s->opts.flags = DLCOLL_PERSISTENT;
     int code = begin(s, by_handle ? &s->work : NULL);
+    if (code == 0 && s->opts.flags)
+        code = dlcoll_start(s->work);
     if (code != 0 || !s->work) {
         finish(s, code);
         return;
@@ -606,12 +611,13 @@ static void leave(struct group *g)
 static void make(struct group *world, struct group *g, uint64_t key)
 {
     int code, color = (int)(draw(key, 100 + (uint64_t)world->me) % 3);
+    dlcoll_work *work = NULL, **w = draw(key, 91 + (uint64_t)world->me) % 2 ? &work : NULL;
     leave(g);
     finish_some(world, 0, key);
     *g = (struct group){0};
     if (draw(key, 90) % 2) { /* reversed */
-        code = dlcoll_comm_split(world->comm, color ? color : DLCOLL_NO_COLOR, -world->me, &g->comm,
-                                 NULL);
+        code = dlcoll_comm_split_async(world->comm, color ? color : DLCOLL_NO_COLOR, -world->me,
+                                       &g->comm, NULL, w);
         for (int i = world->n - 1; i >= 0 && color; i--) {
             if ((int)(draw(key, 100 + (uint64_t)i) % 3) == color)
                 g->ranks[g->n++] = i;
@@ -621,8 +627,11 @@ static void make(struct group *world, struct group *g, uint64_t key)
             if (draw(key, 200 + (uint64_t)i) % 3)
                 g->ranks[g->n++] = i;
         }
-        code = dlcoll_comm_new_group(world->comm, g->ranks, g->n, &g->comm, NULL);
+        code = dlcoll_comm_new_group_async(world->comm, g->ranks, g->n, &g->comm, NULL, w);
     }
+    if (code == 0 && work)
+        code = dlcoll_wait(work);
+    dlcoll_work_free(work);
     for (int i = 0; i < g->n; i++)
         g->me = g->ranks[i] == world->me ? i : g->me;
     if (code != 0) {

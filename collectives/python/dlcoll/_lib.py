@@ -39,7 +39,7 @@ class Options(ctypes.Structure):
 
     _fields_ = [("size", c_size_t), ("version", c_uint32), ("tag", c_int32), ("timeout_ms", c_int64),
                 ("stream", c_void_p), ("send_layout", ctypes.POINTER(Layout)),
-                ("recv_layout", ctypes.POINTER(Layout))]
+                ("recv_layout", ctypes.POINTER(Layout)), ("flags", c_uint32), ("unused", c_uint32)]
 
 
 class Graph(ctypes.Structure):

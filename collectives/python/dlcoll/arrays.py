@@ -5,6 +5,7 @@ distance: a[:, 2:5] and a[::3] of a C-contiguous array are. bfloat16 and the 8-b
 Counts, timeouts and errors are those of dlcoll.h, but timeouts are in seconds here. A communicator is used by one
 thread at a time. Every operation raises dlcoll.Error, which names the rank at fault.
 """
+import copy
 import ctypes
 import pickle
 from ctypes import CFUNCTYPE, POINTER, byref, c_char, c_int, c_int64, c_size_t, c_void_p
@@ -119,6 +120,10 @@ class Work:
     def __init__(self, handle: c_void_p, comm: "Comm", arrays: Sequence[np.ndarray]):
         self._handle, self._comm, self._arrays = handle, comm, arrays
 
+    def start(self) -> None:
+        """Begins one of Comm.persistent(), which may be started again once it is complete."""
+        check(lib.dlcoll_start(self._handle), self._comm._comm)
+
     def wait(self, seconds: Optional[float] = None) -> bool:
         """True: the operation is complete. False: it did not complete within `seconds` (None: no limit)."""
         ms = -1 if seconds is None else int(seconds * 1000)
@@ -131,8 +136,24 @@ class Work:
             self._handle = None
 
 
+class Future(Work):
+    """What split(), group(), dup() or exchange() make with wait=False; result() waits for it."""
+
+    def __init__(self, handle: c_void_p, comm: "Comm", made, finish, arrays: Sequence[np.ndarray] = ()):
+        super().__init__(handle, comm, arrays)
+        self._made, self._finish = made, finish
+
+    def result(self):
+        """What is made; an Error if it could not be."""
+        self.wait()
+        made, self._finish = self._finish(self._made), lambda _: made
+        return made
+
+
 class Comm:
     """A communicator. Comm() is that of all workers of the job; split() and group() make smaller ones."""
+
+    _flags, _owner = 0, None
 
     def __init__(self, _handle: Optional[c_void_p] = None):
         self._comm = _handle or c_void_p()
@@ -160,14 +181,21 @@ class Comm:
 
     def _call(self, function, *args, arrays=(), wait=True, timeout=None, tag=0) -> Optional[Work]:
         ms = (int(timeout * 1000) or 1) if timeout else 0  # 0: the communicator's timeout
-        options = Options(ctypes.sizeof(Options), 2, tag, ms)
+        options = Options(ctypes.sizeof(Options), 2, tag, ms, flags=self._flags)
+        wait = wait and not self._flags
         layouts = [_layout(a) for a in arrays]
         if any(layouts):
             options.send_layout = layouts[0] and ctypes.pointer(layouts[0])
             options.recv_layout = layouts[-1] and ctypes.pointer(layouts[-1])
         work = c_void_p()
         check(function(*args, self._comm, byref(options), None if wait else byref(work)), self._comm)
-        return None if wait else Work(work, self, arrays)
+        return None if wait else Work(work, self._owner or self, arrays)
+
+    def persistent(self) -> "Comm":
+        """This communicator, but its operations only return a Work, whose start() begins them, again and again."""
+        other = copy.copy(self)
+        other._flags, other._owner = 1, self
+        return other
 
     # Each operation returns the array with the result or, with wait=False, a Work. timeout is in seconds (None:
     # the communicator's).
@@ -357,19 +385,30 @@ class Comm:
                           wait=wait, timeout=timeout, tag=tag)
         return work or x
 
-    def barrier(self, timeout: Optional[float] = None) -> None:
+    def barrier(self, timeout: Optional[float] = None) -> Optional[Work]:
         """Returns when every rank has called it."""
-        self._call(lib.dlcoll_barrier, timeout=timeout)
+        return self._call(lib.dlcoll_barrier, timeout=timeout)
 
-    def exchange(self, thing: Any) -> list:
+    def exchange(self, thing: Any, wait: bool = True) -> Union[list, Future]:
         """What each rank gave, in the order of the ranks. Objects are pickled: only among ranks that trust each
         other."""
-        mine, everybody = pickle.dumps(thing), POINTER(Bytes)()
-        check(lib.dlcoll_exchange_bytes(mine, c_size_t(len(mine)), byref(everybody), self._comm, None), self._comm)
-        try:
-            return [pickle.loads(ctypes.string_at(everybody[i].data, everybody[i].len)) for i in range(self.size)]
-        finally:
-            lib.dlcoll_bytes_free(everybody)
+        mine = pickle.dumps(thing)
+
+        def take(made):
+            try:
+                return [pickle.loads(ctypes.string_at(made[i].data, made[i].len)) for i in range(self.size)]
+            finally:
+                lib.dlcoll_bytes_free(made)
+
+        return self._make(lib.dlcoll_exchange_bytes_async, mine, c_size_t(len(mine)), made=POINTER(Bytes)(),
+                          options=None, finish=take, wait=wait, keep=(mine,))
+
+    def _make(self, function, *args, made, options, finish, wait, keep=()):
+        """Calls function(comm, *args, &made, options, &work); an exchange has comm behind &made."""
+        work = c_void_p()
+        before, behind = ((), (self._comm,)) if keep else ((self._comm,), ())
+        check(function(*before, *args, byref(made), *behind, options, None if wait else byref(work)), self._comm)
+        return finish(made) if wait else Future(work, self, made, finish, keep)
 
     def empty(self, shape, dtype=np.float32) -> np.ndarray:
         """A zeroed array in memory that the node's ranks share: operations on such arrays copy least. Valid until
@@ -382,12 +421,15 @@ class Comm:
         raw = (c_char * (count * a.itemsize)).from_address(memory)
         return np.frombuffer(raw, a, count).reshape(shape)
 
-    def split(self, color: int, key: int = 0) -> Optional["Comm"]:
+    def split(self, color: int, key: int = 0, wait: bool = True) -> Union["Comm", Future, None]:
         """A Comm of the ranks that give the same colour, ordered by key, then rank. None for colour -1. Every rank
         calls it."""
-        group = c_void_p()
-        check(lib.dlcoll_comm_split(self._comm, color, key, byref(group), None), self._comm)
-        return Comm(group) if group else None
+        return self._make(lib.dlcoll_comm_split_async, color, key, made=c_void_p(), options=None, finish=_comm_of,
+                          wait=wait)
+
+    def dup(self, wait: bool = True) -> Union["Comm", Future]:
+        """A Comm of all ranks of this one. Every rank calls it."""
+        return self._make(lib.dlcoll_comm_dup, made=c_void_p(), options=None, finish=_comm_of, wait=wait)
 
     def split_by(self, domain: str, key: int = 0) -> "Comm":
         """A Comm of the ranks in the same domain: "node", "host" (also of several launchers), "memory" (ranks that
@@ -408,9 +450,12 @@ class Comm:
             result.append(list(ranks))
         return result
 
-    def group(self, ranks: Sequence[int], name: str = "") -> Optional["Comm"]:
+    def group(self, ranks: Sequence[int], name: str = "", wait: bool = True) -> Union["Comm", Future, None]:
         """A Comm of the ranks listed, in that order; None on other ranks. Every listed rank calls it."""
-        made, options = c_void_p(), GroupOptions(ctypes.sizeof(GroupOptions), 1, 0, 0, name.encode() or None)
-        check(lib.dlcoll_comm_new_group(self._comm, (c_int * len(ranks))(*ranks), len(ranks), byref(made),
-                                        byref(options)), self._comm)
-        return Comm(made) if made else None
+        options = GroupOptions(ctypes.sizeof(GroupOptions), 1, 0, 0, name.encode() or None)
+        return self._make(lib.dlcoll_comm_new_group_async, (c_int * len(ranks))(*ranks), len(ranks), made=c_void_p(),
+                          options=byref(options), finish=_comm_of, wait=wait)
+
+
+def _comm_of(handle: c_void_p) -> Optional[Comm]:
+    return Comm(handle) if handle else None

@@ -29,7 +29,8 @@
     F(SSL_SESSION_free) F(SSL_SESSION_set1_master_key) F(SSL_SESSION_set_cipher) \
     F(SSL_SESSION_set_protocol_version) F(SSL_CTX_free) F(SSL_CTX_set_verify) \
     F(SSL_CTX_load_verify_locations) F(SSL_CTX_set_default_verify_paths) F(SSL_set1_host) \
-    F(SSL_set_fd) F(SSL_connect) F(SSL_get_verify_result)
+    F(SSL_set_fd) F(SSL_connect) F(SSL_get_verify_result) \
+    F(SSL_CTX_use_certificate_chain_file) F(SSL_CTX_use_PrivateKey_file)
 /* clang-format on */
 
 static struct {
@@ -167,20 +168,33 @@ static int exchange(SSL *ssl, int fd, const char *host, const void *request, siz
     return n ? (int)n : certificate_error(ssl, host, "answer", e);
 }
 
-int tls_exchange(int fd, const char *host, const char *ca_file, const void *request, size_t len,
-                 char *reply, size_t cap, struct err *e)
+/* The text names the file that cannot be used. */
+static int use_files(SSL_CTX *ctx, const struct tls_files *f, struct err *e)
+{
+    const char *key = f->key ? f->key : f->cert;
+    if (f->ca ? !lib.SSL_CTX_load_verify_locations(ctx, f->ca, NULL)
+              : !lib.SSL_CTX_set_default_verify_paths(ctx))
+        return certificate_error(NULL, "", f->ca ? f->ca : "authorities", e);
+    if (f->cert && lib.SSL_CTX_use_certificate_chain_file(ctx, f->cert) != 1)
+        return certificate_error(NULL, "", f->cert, e);
+    if (key && lib.SSL_CTX_use_PrivateKey_file(ctx, key, SSL_FILETYPE_PEM) != 1)
+        return certificate_error(NULL, "", key, e);
+    return 0;
+}
+
+int tls_exchange(int fd, const char *host, const struct tls_files *files, const void *request,
+                 size_t len, char *reply, size_t cap, struct err *e)
 {
     lib.ERR_clear_error();
     SSL_CTX *ctx = lib.SSL_CTX_new(lib.TLS_method());
-    if (!ctx)
+    if (!ctx || !lib.SSL_CTX_ctrl(ctx, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, NULL))
         return certificate_error(NULL, host, "start", e);
     lib.SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
-    bool ok = lib.SSL_CTX_ctrl(ctx, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, NULL) &&
-              (ca_file ? lib.SSL_CTX_load_verify_locations(ctx, ca_file, NULL)
-                       : lib.SSL_CTX_set_default_verify_paths(ctx));
-    SSL *ssl = ok ? lib.SSL_new(ctx) : NULL;
-    int rc = ssl ? exchange(ssl, fd, host, request, len, reply, cap, e)
-                 : certificate_error(NULL, host, ca_file ? ca_file : "authorities", e);
+    int rc = use_files(ctx, files, e);
+    SSL *ssl = rc == 0 ? lib.SSL_new(ctx) : NULL;
+    if (rc == 0)
+        rc = ssl ? exchange(ssl, fd, host, request, len, reply, cap, e)
+                 : certificate_error(NULL, host, "start", e);
     lib.SSL_free(ssl);
     lib.SSL_CTX_free(ctx);
     return rc;

@@ -33,11 +33,17 @@ int tls_load(struct err *e);
 int tls_key_derive(struct tls_key *out, const void *secret, size_t len, const char *purpose,
                    struct err *e);
 
+/* Files in PEM for a connection by certificates. NULL: ca: the system's authorities; cert: the
+ * client has none; key: it is in the file of the certificate. */
+struct tls_files {
+    const char *ca, *cert, *key;
+};
+
 /* One request and the beginning of its answer over a blocking socket, to a server that has a
- * certificate for `host` by an authority of ca_file (NULL: of the system). Returns the bytes of the
- * answer, at most cap. Needs tls_load(); for any thread. */
-int tls_exchange(int fd, const char *host, const char *ca_file, const void *request, size_t len,
-                 char *reply, size_t cap, struct err *e);
+ * certificate for `host` by an authority of the files. Returns the bytes of the answer, at most
+ * cap. Needs tls_load(); for any thread. */
+int tls_exchange(int fd, const char *host, const struct tls_files *files, const void *request,
+                 size_t len, char *reply, size_t cap, struct err *e);
 
 /* Overwrites a secret so that the compiler does not leave it out. */
 void tls_wipe(void *p, size_t len);

@@ -15,7 +15,7 @@
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/fd.h"
-#include "core/http_post.h"
+#include "core/http.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/thread.h"
@@ -104,12 +104,18 @@ static char *status_text(const struct trainer_status *t)
 /* The token is read for each post because the kubelet renews it. */
 static int trainer_post(const struct trainer_status *t, const char *body, struct err *e)
 {
-    char token[TOKEN_BYTES] = "";
+    char token[TOKEN_BYTES] = "", bearer[TOKEN_BYTES + 8];
     if (t->token_file && fd_read_file(AT_FDCWD, t->token_file, token, sizeof(token)) < 0)
         return err_sys(e, errno, "%s", t->token_file);
     token[strcspn(token, " \t\r\n")] = '\0';
-    int rc = http_post(t->url, t->ca_file, *token ? token : NULL, body, e);
+    snprintf(bearer, sizeof(bearer), "Bearer %s", token);
+    const struct http_post post = {.url = t->url,
+                                   .files = {.ca = t->ca_file},
+                                   .authorization = *token ? bearer : NULL,
+                                   .body = body};
+    int rc = http_post(&post, NULL, e);
     tls_wipe(token, sizeof(token));
+    tls_wipe(bearer, sizeof(bearer));
     if (rc >= 0 && rc / 100 != 2)
         return err_set(e, -EPROTO, "the server answers with status %d", rc);
     return rc;

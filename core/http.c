@@ -1,4 +1,4 @@
-#include "core/http_post.h"
+#include "core/http.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -14,7 +14,7 @@
 #include "core/mem.h"
 #include "core/tls.h"
 
-#define STEP_S     5
+#define STEP_MS    5000
 #define HOST_BYTES 254 /* of a name in DNS, terminated */
 #define HEAD_BYTES 1024
 
@@ -45,10 +45,10 @@ static int url_parse(struct url *u, const char *text, struct err *e)
     return 0;
 }
 
-static int connect_to(const struct url *u, struct err *e)
+static int connect_to(const struct url *u, int step_ms, struct err *e)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
-    struct timeval limit = {.tv_sec = STEP_S};
+    struct timeval limit = {.tv_sec = step_ms / 1000, .tv_usec = step_ms % 1000 * 1000};
     int rc = getaddrinfo(u->host, u->port, &hints, &list), fd = -1, errnum = 0;
     if (rc != 0)
         return err_set(e, -EHOSTUNREACH, "%s: %s", u->host, gai_strerror(rc));
@@ -81,33 +81,89 @@ static int exchange_plain(int fd, const char *request, size_t len, char *reply, 
     return n ? (int)n : err_sys(e, r < 0 ? errno : ECONNRESET, "wait for the answer");
 }
 
-int http_post(const char *url, const char *ca_file, const char *token, const char *body,
-              struct err *e)
+/* ------------------------------------------------------------------------------------ the answer
+ */
+
+/* The value of a header in lines that end with CR LF; NULL: it is not there. */
+static const char *find_header(const char *head, const char *name)
+{
+    size_t len = strlen(name);
+    for (const char *line = strstr(head, "\r\n"); line; line = strstr(line, "\r\n")) {
+        line += 2;
+        if (strncasecmp(line, name, len) == 0 && line[len] == ':')
+            return line + len + 1 + strspn(line + len + 1, " \t");
+    }
+    return NULL;
+}
+
+/* Appends the chunks at p, up to the empty one. False: the last one is missing. */
+static bool take_chunks(const char *p, const char *end, struct buf *answer)
+{
+    for (;;) {
+        char *rest;
+        const char *line = memmem(p, (size_t)(end - p), "\r\n", 2);
+        unsigned long n = line ? strtoul(p, &rest, 16) : 0;
+        if (!line || rest == p || n > (size_t)(end - line - 2))
+            return false;
+        if (n == 0)
+            return true;
+        buf_put(answer, line + 2, n);
+        p = line + 2 + n;
+        if (end - p < 2 || memcmp(p, "\r\n", 2) != 0)
+            return false;
+        p += 2;
+    }
+}
+
+/* Appends the body of the reply, which a NUL follows. False: it is cut off. */
+static bool take_body(char *reply, size_t n, struct buf *answer)
+{
+    char *body = strstr(reply, "\r\n\r\n");
+    if (!body)
+        return false;
+    *body = '\0';
+    body += 4;
+    const char *chunked = find_header(reply, "Transfer-Encoding"),
+               *length = find_header(reply, "Content-Length");
+    size_t have = n - (size_t)(body - reply);
+    if (chunked && strncasecmp(chunked, "chunked", 7) == 0)
+        return take_chunks(body, body + have, answer);
+    size_t want = length ? strtoul(length, NULL, 10) : have;
+    buf_put(answer, body, want < have ? want : have);
+    return want <= have;
+}
+
+int http_post(const struct http_post *p, struct buf *answer, struct err *e)
 {
     struct url u;
-    char reply[HEAD_BYTES];
-    int status, n, rc = url_parse(&u, url, e);
+    int status, n, rc = url_parse(&u, p->url, e);
     if (rc < 0)
         return rc;
-    _cleanup_fd_ int fd = connect_to(&u, e);
+    _cleanup_fd_ int fd = connect_to(&u, p->step_ms ? p->step_ms : STEP_MS, e);
     if (fd < 0)
         return fd;
+    const char *auth = p->authorization;
     char *request =
         xasprintf("POST %s HTTP/1.1\r\nHost: %s:%s\r\nContent-Type: application/json\r\n"
                   "Content-Length: %zu\r\nConnection: close\r\n%s%s%s\r\n%s",
-                  u.path, u.host, u.port, strlen(body), token ? "Authorization: Bearer " : "",
-                  token ? token : "", token ? "\r\n" : "", body);
-    size_t len = strlen(request);
+                  u.path, u.host, u.port, strlen(p->body), auth ? "Authorization: " : "",
+                  auth ? auth : "", auth ? "\r\n" : "", p->body);
+    size_t len = strlen(request), cap = answer ? HTTP_ANSWER_MAX : HEAD_BYTES;
+    char *reply = xmalloc(cap + 1);
     if (u.tls)
-        n = tls_exchange(fd, u.host, ca_file, request, len, reply, sizeof(reply) - 1, e);
+        n = tls_exchange(fd, u.host, &p->files, request, len, reply, cap, e);
     else
-        n = exchange_plain(fd, request, len, reply, sizeof(reply) - 1, e);
-    tls_wipe(request, len); /* the token is in it */
+        n = exchange_plain(fd, request, len, reply, cap, e);
+    tls_wipe(request, len); /* a token may be in it */
     free(request);
+    reply[n > 0 ? n : 0] = '\0';
     if (n < 0)
-        return n;
-    reply[n] = '\0';
-    if (sscanf(reply, "HTTP/%*1[1].%*1[01] %3d", &status) != 1)
-        return err_set(e, -EPROTO, "%s port %s does not answer in HTTP", u.host, u.port);
+        status = n;
+    else if (sscanf(reply, "HTTP/%*1[1].%*1[01] %3d", &status) != 1)
+        status = err_set(e, -EPROTO, "%s port %s does not answer in HTTP", u.host, u.port);
+    else if (answer && !take_body(reply, (size_t)n, answer))
+        status = err_set(e, -EPROTO, "the answer of %s port %s is not whole", u.host, u.port);
+    tls_wipe(reply, n > 0 ? (size_t)n : 0); /* the same */
+    free(reply);
     return status;
 }

@@ -1,10 +1,6 @@
 /* The file backend: the coordinator's address is published in a file on a file system that all
- * nodes see.
- *
- *     dlaunch-rendezvous 1 <run id> <nonce> <port> <addr,addr,...> <host> <pid> <machine>
- *
- * one line; blanks, '%' and control characters in a word are written %XX. Whoever holds an open
- * file description lock on the file hosts the coordinator, and holds it for the coordinator's life:
+ * nodes see (notice_board.h). Whoever holds an open file description lock on the file hosts the
+ * coordinator, and holds the lock for the coordinator's life:
  *
  *   not there, or empty      lock it, listen, publish, host
  *   locked by another        join at the addresses in it
@@ -19,13 +15,11 @@
  * which the file has half a line or no lock. The end removes it. */
 #include "rendezvous/discovery/rdzv_backend.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -33,144 +27,13 @@
 #include "core/fd.h"
 #include "core/mem.h"
 #include "core/named_file.h"
+#include "rendezvous/discovery/notice_board.h"
 #include "rendezvous/rules/rdzv_msg.h"
 #include "rendezvous/rules/text.h"
 
-#define WORD           "dlaunch-rendezvous"
-#define CONTENT_MAX    4096
 #define PROBE_MS       500 /* limit of a probe, per address */
 #define PROBE_TOTAL_NS 2000000000u
 #define LOOKS          8 /* attempts if the file is replaced while it is opened */
-#define MACHINE_MAX    96
-
-/* A published line. */
-struct notice_board {
-    char run_id[RDZV_RUN_ID_MAX];
-    char host[HOST_MAX];
-    char machine[MACHINE_MAX];
-    int port, pid;
-    struct netaddr addrs[CONNECTOR_ADDRS_MAX];
-    int naddrs;
-};
-
-/* ----------------------------------------------------------------------------------------- line */
-
-/* Identifies this boot of this host, and this network namespace. */
-static void this_machine(char out[MACHINE_MAX])
-{
-    char boot[48], ns[32];
-    ssize_t n = fd_read_file(AT_FDCWD, "/proc/sys/kernel/random/boot_id", boot, sizeof(boot));
-    ssize_t m = readlink("/proc/self/ns/net", ns, sizeof(ns) - 1);
-    ns[m > 0 ? m : 0] = '\0';
-    boot[n > 0 ? strcspn(boot, "\n") : 0] = '\0';
-    text_set(out, MACHINE_MAX, "%s:%s", boot[0] ? boot : "?", ns);
-}
-
-static void put_word(char *out, size_t cap, const char *word)
-{
-    text_add(out, cap, " ");
-    for (const unsigned char *p = (const unsigned char *)word; *p; p++)
-        text_add(out, cap, *p <= ' ' || *p == '%' || *p == 0x7f ? "%%%02x" : "%c", *p);
-}
-
-static int hex(char c)
-{
-    return isdigit((unsigned char)c) ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-/* Takes the next word of the line, unescaped. False: there is none, or it is too long or malformed.
- */
-static bool get_word(char **line, char *out, size_t cap)
-{
-    size_t n = 0;
-    if (**line != ' ')
-        return false;
-    for (char *p = *line + 1;; p++) {
-        char c = *p;
-        if (c == ' ' || c == '\n' || c == '\0') {
-            out[n] = '\0';
-            *line = p;
-            return n > 0;
-        }
-        if (c == '%') {
-            if (hex(p[1]) < 0 || hex(p[2]) < 0)
-                return false;
-            c = (char)(hex(p[1]) << 4 | hex(p[2]));
-            p += 2;
-        }
-        if (c == '\0' || n + 1 >= cap)
-            return false;
-        out[n++] = c;
-    }
-}
-
-static bool get_number(char **line, long max, int *out)
-{
-    char word[16], *end;
-    if (!get_word(line, word, sizeof(word)) || !isdigit((unsigned char)word[0]))
-        return false;
-    long v = strtol(word, &end, 10);
-    *out = (int)v;
-    return !*end && v <= max;
-}
-
-static bool parse_addrs(struct notice_board *b, char *list)
-{
-    char *save = NULL;
-    for (char *ip = strtok_r(list, ",", &save); ip; ip = strtok_r(NULL, ",", &save)) {
-        if (b->naddrs == CONNECTOR_ADDRS_MAX)
-            return false;
-        /* An address with a scope that this host does not have cannot be used here. */
-        b->naddrs += netaddr_parse_ip(&b->addrs[b->naddrs], ip, b->port);
-    }
-    return b->naddrs > 0;
-}
-
-static bool file_parse(char *line, struct notice_board *b)
-{
-    char nonce[32], addrs[CONNECTOR_ADDRS_MAX * ADDR_STRLEN];
-    int version;
-    *b = (struct notice_board){0};
-    if (strncmp(line, WORD, strlen(WORD)) != 0)
-        return false;
-    line += strlen(WORD);
-    return get_number(&line, 1, &version) && version == 1 &&
-           get_word(&line, b->run_id, sizeof(b->run_id)) && get_word(&line, nonce, sizeof(nonce)) &&
-           get_number(&line, 65535, &b->port) && b->port > 0 &&
-           get_word(&line, addrs, sizeof(addrs)) && get_word(&line, b->host, sizeof(b->host)) &&
-           get_number(&line, INT32_MAX, &b->pid) &&
-           get_word(&line, b->machine, sizeof(b->machine)) && strcmp(line, "\n") == 0 &&
-           parse_addrs(b, addrs);
-}
-
-/* In addition to the named address, if there is one. */
-static bool is_one_more(const struct rdzv_discovery *f, const struct netaddr *a)
-{
-    return !netaddr_is_link_local(a) && /* its scope is not valid on another host */
-           !(f->have_local && netaddr_same_ip(a, &f->local));
-}
-
-static void file_format(const struct rdzv_discovery *f, char *out, size_t cap)
-{
-    struct netaddr addrs[CONNECTOR_ADDRS_MAX] = {f->local};
-    char word[CONNECTOR_ADDRS_MAX * ADDR_STRLEN] = "", ip[ADDR_STRLEN], machine[MACHINE_MAX];
-    int named = f->have_local ? 1 : 0, n = named;
-    if (f->max_nodes > 1)
-        n += netaddr_list_local(addrs + named, CONNECTOR_ADDRS_MAX - named);
-    text_set(out, cap, "%s 1", WORD);
-    put_word(out, cap, f->run_id);
-    text_add(out, cap, " %016llx %d", (unsigned long long)f->nonce, f->listen_port);
-    for (int i = 0; i < n; i++) {
-        if (i < named || is_one_more(f, &addrs[i]))
-            text_add(word, sizeof(word), "%s%s", word[0] ? "," : "", netaddr_ip(&addrs[i], ip));
-    }
-    put_word(out, cap, word[0] ? word : "127.0.0.1");
-    put_word(out, cap, f->node_name[0] ? f->node_name : "?");
-    this_machine(machine);
-    text_add(out, cap, " %d", (int)getpid());
-    put_word(out, cap, machine);
-    text_add(out, cap, "\n");
-}
 
 /* ----------------------------------------------------------------------------------------- lock */
 
@@ -244,22 +107,9 @@ static int open_file(struct rdzv_discovery *f)
 
 static ssize_t file_read_line(int fd, char *out)
 {
-    ssize_t n = pread(fd, out, CONTENT_MAX - 1, 0);
+    ssize_t n = pread(fd, out, NOTICE_BOARD_MAX - 1, 0);
     out[n > 0 ? n : 0] = '\0';
     return n;
-}
-
-static void join_board(struct rdzv_discovery *f, const struct notice_board *b)
-{
-    char machine[MACHINE_MAX];
-    this_machine(machine);
-    f->naddrs = 0;
-    if (strcmp(machine, b->machine) == 0) {
-        netaddr_parse_ip(&f->addrs[f->naddrs++], "127.0.0.1", b->port);
-        netaddr_parse_ip(&f->addrs[f->naddrs++], "::1", b->port);
-    }
-    for (int i = 0; i < b->naddrs && f->naddrs < CONNECTOR_ADDRS_MAX; i++)
-        f->addrs[f->naddrs++] = b->addrs[i];
 }
 
 static int other_job(struct rdzv_discovery *f, const char *run_id, const char *host, int pid)
@@ -273,9 +123,9 @@ static int other_job(struct rdzv_discovery *f, const char *run_id, const char *h
  * nevertheless. */
 static bool still_answers(struct rdzv_discovery *f, const struct notice_board *b)
 {
-    char machine[MACHINE_MAX];
+    char machine[NOTICE_BOARD_MACHINE];
     uint64_t until = mono_ns() + PROBE_TOTAL_NS;
-    this_machine(machine);
+    notice_board_machine(machine);
     if (strcmp(machine, b->machine) ==
         0) /* locks of this host are reliable: a free one has no holder */
         return false;
@@ -294,12 +144,12 @@ static bool still_answers(struct rdzv_discovery *f, const struct notice_board *b
 /* Reads the file. Keeps the lock if this node is to host. */
 static void look_at(struct rdzv_discovery *f, int fd)
 {
-    char line[CONTENT_MAX];
+    char line[NOTICE_BOARD_MAX];
     struct notice_board b;
     ssize_t n = file_read_line(fd, line);
     if (n < 0) {
         trouble(f, errno, "cannot read");
-    } else if (n > 0 && !file_parse(line, &b)) {
+    } else if (n > 0 && !notice_board_parse(line, &b)) {
         not_ours(f, "not a rendezvous file: something else is in it");
     } else if (!f->locked && n == 0) {
         text_set(f->why, sizeof(f->why), "somebody is about to write to %s", f->path);
@@ -307,9 +157,9 @@ static void look_at(struct rdzv_discovery *f, int fd)
     } else if (!f->locked && strcmp(b.run_id, f->run_id) != 0) {
         other_job(f, b.run_id, b.host, b.pid);
     } else if (!f->locked) {
-        join_board(f, &b);
+        notice_board_join(f, &b);
     } else if (n > 0 && still_answers(f, &b)) {
-        join_board(f, &b);
+        notice_board_join(f, &b);
     } else if (f->is_host == 0) {
         text_set(f->why, sizeof(f->why), "no coordinator has written to %s", f->path);
         f->status = -EAGAIN;
@@ -384,11 +234,9 @@ static int write_new(struct rdzv_discovery *f, const char *temp, const char *lin
 
 static void file_publish(struct rdzv_discovery *f)
 {
-    char line[CONTENT_MAX];
+    char line[NOTICE_BOARD_MAX];
     f->status = 0;
-    if (getrandom(&f->nonce, sizeof(f->nonce), GRND_NONBLOCK) < 0)
-        f->nonce = mono_ns();
-    file_format(f, line, sizeof(line));
+    notice_board_format(f, line, sizeof(line));
     char *temp = xasprintf("%s.%016llx", f->path, (unsigned long long)f->nonce);
     write_new(f, temp, line);
     free(temp);

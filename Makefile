@@ -340,6 +340,12 @@ bench-mpi:
 	$(Q)/usr/bin/python3 -B tests/mpi/test_mpi.py $(BUILD) hello
 	$(Q)/usr/bin/python3 -B tests/bench/bench-mpi.py $(BUILD) $(RANKS)
 
+.PHONY: test-etcd
+test-etcd:
+	$(Q)conf/install-deps.sh etcd
+	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) all
+	$(Q)/usr/bin/python3 -B tests/etcd/test_etcd.py $(BUILD)
+
 bench-pods: all
 	$(Q)/usr/bin/python3 -B tests/pods/test_pods.py $(BUILD) recovery 50
 
@@ -704,6 +710,7 @@ help:
 	@echo '  test-slurm       jobs in a real Slurm, in network namespaces (root)'
 	@echo '  test-mpi         unmodified programs of MPICH on one node and two, and of PMI-2'
 	@echo '  bench-mpi        hello of RANKS ranks (128) and the death of a rank, beside mpiexec and mpirun'
+	@echo '  test-etcd        jobs that meet by real etcd servers (with hosts: root)'
 	@echo '  bench-pods       from a worker'\''s death in a pod to the next round'
 	@echo '  test-gpu         what only a machine with a GPU can show'
 	@echo '  bench            side by side with the peers that are installed'

@@ -65,7 +65,7 @@ _dlaunch() {
     --nproc_per_node) words='auto cpu gpu' ;;
     --node_rank) words='any' ;;
     --launch_agent) words='ssh rsh srun' ;;
-    --rdzv_backend) words='static c10d file' ;;
+    --rdzv_backend) words='static c10d file etcd' ;;
     --coordinator_loss) words='elect end' ;;
     --master_store) words='agent relay none' ;;
     --store_compat) words='2.1 1.13' ;;

@@ -2,7 +2,7 @@
 # Installs what building, testing or benchmarking dlaunch needs and is not there yet: with apt-get (as
 # root, or through sudo), or, where there is none, says what to install. Quick, and silent, when nothing
 # is missing.
-#   conf/install-deps.sh [build|test|multihost|wheel|cross-aarch64|deb|metrics|pods|slurm|mpi|image|torch|torch-debian|bench|...]
+#   conf/install-deps.sh [build|test|multihost|wheel|cross-aarch64|deb|metrics|pods|slurm|mpi|etcd|image|torch|torch-debian|bench|...]
 set -u
 
 missing=
@@ -85,6 +85,13 @@ need() { # set of packages by Debian's names
         have slurmd || lack slurmd
         have srun || lack slurm-client
         ;;
+    etcd)
+        need test
+        have ip || lack iproute2
+        have etcd || lack etcd-server
+        have etcdctl || lack etcd-client
+        have openssl || lack openssl
+        ;;
     image)
         need pods
         have buildah || lack buildah
@@ -130,7 +137,7 @@ need() { # set of packages by Debian's names
         have shellcheck || lack shellcheck
         ;;
     *)
-        echo "$0: what is '$1'? (build test multihost wheel cross-aarch64 cross-x86_64 deb metrics pods slurm mpi image torch torch-debian bench fuzz lint)" >&2
+        echo "$0: what is '$1'? (build test multihost wheel cross-aarch64 cross-x86_64 deb metrics pods slurm mpi etcd image torch torch-debian bench fuzz lint)" >&2
         exit 2
         ;;
     esac

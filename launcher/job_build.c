@@ -25,12 +25,13 @@
 #include "launcher/rdzv_conf.h"
 
 #define STATIC_PORT 29500
+#define ETCD_PORT   2379
 /* torchrun's for the static backend */
 #define STATIC_JOIN_TIMEOUT 900.0
 
 /* The words of the options that stand for enumerators. Each enumerator has one. */
 static const char *const backend_words[] = {
-    [RDZV_STATIC] = "static", [RDZV_C10D] = "c10d", [RDZV_FILE] = "file"};
+    [RDZV_STATIC] = "static", [RDZV_C10D] = "c10d", [RDZV_FILE] = "file", [RDZV_ETCD] = "etcd"};
 static const char *const restart_words[] = {[RESTART_GROUP] = "group", [RESTART_WORKER] = "worker"};
 static const char *const fold_words[] = {
     [FOLD_AUTO] = "auto", [FOLD_ON] = "on", [FOLD_OFF] = "off"};
@@ -50,7 +51,7 @@ static const char *const bind_words[] = {
     [BIND_GPU_EXCLUSIVE] = "exclusive",
     [BIND_GPU_COMPLEX] = "core-complex",
 };
-_Static_assert(ARRAY_LEN(backend_words) == RDZV_FILE + 1, "a word for each enum rdzv_backend");
+_Static_assert(ARRAY_LEN(backend_words) == RDZV_BACKENDS, "a word for each enum rdzv_backend");
 _Static_assert(ARRAY_LEN(restart_words) == RESTART_WORKER + 1, "a word for each restart_policy");
 _Static_assert(ARRAY_LEN(fold_words) == FOLD_OFF + 1, "a word for each enum fold_mode");
 _Static_assert(ARRAY_LEN(stdin_words) == STDIN_ALL + 1, "a word for each enum stdin_mode");
@@ -135,12 +136,13 @@ static int build_backend(struct rdzv_config *c, struct options *o, struct err *e
             return 0;
         }
     }
-    if (strncmp(text, "etcd", 4) == 0)
-        return fail(o, OPT_rdzv_backend, e,
-                    "%.20s is not supported: use c10d, which needs no server", text);
+    if (strcmp(text, "etcd-v2") == 0) { /* torchrun's other client of the same server */
+        c->backend = RDZV_ETCD;
+        return 0;
+    }
     near = parse_nearest(text, names);
-    return fail(o, OPT_rdzv_backend, e, "'%.60s' is not one of static, c10d, file%s%s%s", text,
-                near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
+    return fail(o, OPT_rdzv_backend, e, "'%.60s' is not one of static, c10d, file, etcd%s%s%s",
+                text, near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
 }
 
 static int build_nnodes(struct rdzv_config *c, struct options *o, struct err *e)
@@ -244,8 +246,8 @@ static int parse_endpoint(struct rdzv_config *c, struct options *o, enum opt_id 
         if (!*s)
             break;
     }
-    if (n > 1 && c->backend != RDZV_C10D)
-        return fail(o, id, e, "a list of endpoints needs --rdzv_backend c10d");
+    if (n > 1 && c->backend != RDZV_C10D && c->backend != RDZV_ETCD)
+        return fail(o, id, e, "a list of endpoints needs --rdzv_backend c10d or etcd");
     c->endpoint_host = all[0].host;
     c->endpoint_port = all[0].port;
     c->more = all + 1;
@@ -299,6 +301,8 @@ static int build_apart(struct rdzv_config *c, struct options *o, struct err *e)
         return fail(o, id, e, "takes no program, but one is given: %.100s", o->command[0]);
     if (only && c->backend != RDZV_C10D)
         return fail(o, id, e, "needs --rdzv_backend c10d");
+    if (c->backend == RDZV_ETCD)
+        return fail(o, id, e, "not with --rdzv_backend etcd: etcd votes itself");
     if (c->backend == RDZV_FILE) {
         bool named = strcmp(opt_text(o, OPT_rdzv_backend), "file") == 0; /* else store_type=file */
         return fail(o, named ? OPT_rdzv_backend : OPT_rdzv_conf, e,
@@ -327,12 +331,51 @@ static int build_apart(struct rdzv_config *c, struct options *o, struct err *e)
     return 0;
 }
 
+/* etcdctl's variables: a password does not belong into a command line. */
+static int build_etcd(struct rdzv_config *c, struct options *o, struct err *e)
+{
+    const char *user = options_env(o, "ETCDCTL_USER"),
+               *password = options_env(o, "ETCDCTL_PASSWORD"),
+               *colon = user ? strchr(user, ':') : NULL;
+    struct rdzv_etcd_config *d = &c->etcd;
+    if (!d->prefix)
+        d->prefix = "/dlaunch";
+    if (colon && !password)
+        password = colon + 1;
+    if (user && *user && !password)
+        return err_set(e, -EINVAL,
+                       "ETCDCTL_USER: '%.60s' has no password: write USER:PASSWORD, or set "
+                       "ETCDCTL_PASSWORD",
+                       user);
+    if (user && *user) {
+        d->user =
+            options_printf(o, "%.*s", (int)strcspn(user, password == colon + 1 ? ":" : ""), user);
+        d->password = password;
+    }
+    if (!d->tls && (d->ca || d->cert || d->key))
+        return fail(o, OPT_rdzv_conf, e, "certificates need protocol=https");
+    if (d->key && !d->cert)
+        return fail(o, OPT_rdzv_conf, e, "ssl_cert_key needs ssl_cert");
+    const char *const files[] = {d->ca, d->cert, d->key};
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        if (files[i] && access(files[i], R_OK) < 0)
+            return fail(o, OPT_rdzv_conf, e, "%.200s: %s", files[i], strerror(errno));
+    }
+    if (opt_given(o, OPT_rdzv_endpoint) && *opt_text(o, OPT_rdzv_endpoint))
+        return parse_endpoint(c, o, OPT_rdzv_endpoint, ETCD_PORT, e);
+    c->endpoint_host = "localhost";
+    c->endpoint_port = ETCD_PORT;
+    return 0;
+}
+
 static int build_endpoint(struct rdzv_config *c, struct options *o, struct err *e)
 {
     bool given = opt_given(o, OPT_rdzv_endpoint) && *opt_text(o, OPT_rdzv_endpoint);
     int rc = 0;
     if (c->backend == RDZV_FILE)
         return build_endpoint_file(c, o, e);
+    if (c->backend == RDZV_ETCD)
+        return build_etcd(c, o, e);
     if (given) {
         rc = parse_endpoint(c, o, OPT_rdzv_endpoint,
                             c->backend == RDZV_STATIC ? STATIC_PORT : C10D_PORT, e);
@@ -494,7 +537,7 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
                                                      ARRAY_LEN(restart_words));
     c->restart_backoff = opt_seconds(o, OPT_restart_backoff);
     c->elect = opt_is(o, OPT_coordinator_loss, "elect") &&
-               (!o->torchrun || opt_given(o, OPT_coordinator_loss));
+               (!o->torchrun || opt_given(o, OPT_coordinator_loss) || c->backend == RDZV_ETCD);
     if (opt_number(o, OPT_tree_width) < 2 || opt_number(o, OPT_tree_width) > NNODES_MAX)
         return fail(o, OPT_tree_width, e, "%ld is out of range (2 to %d)",
                     opt_number(o, OPT_tree_width), NNODES_MAX);

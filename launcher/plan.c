@@ -102,7 +102,7 @@ static const char *plan_seconds(double s, char out[32])
 static void print_rendezvous(FILE *out, const struct rdzv_config *c)
 {
     static const char *const names[] = {
-        [RDZV_STATIC] = "static", [RDZV_C10D] = "c10d", [RDZV_FILE] = "file"};
+        [RDZV_STATIC] = "static", [RDZV_C10D] = "c10d", [RDZV_FILE] = "file", [RDZV_ETCD] = "etcd"};
     char at[HOST_MAX + 16], t[32];
     label(out, "Rendezvous");
     if (c->max_nodes == 1 && c->endpoint_port == 0 && c->backend == RDZV_C10D) {

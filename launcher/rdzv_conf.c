@@ -17,7 +17,9 @@ enum key_kind {
     KEY_IS_HOST,
     KEY_STORE_TYPE,
     KEY_STATIC_TIMEOUT, /* the static backend's name for join_timeout; c10d ignores the key */
-    KEY_UNUSED,         /* a time that dlaunch does not need, because it does not poll */
+    KEY_PROTOCOL,       /* these, too, are for one backend: etcd */
+    KEY_TEXT,
+    KEY_UNUSED, /* a time that dlaunch does not need, because it does not poll */
 };
 
 static const struct key {
@@ -35,6 +37,15 @@ static const struct key {
     {"is_host", KEY_IS_HOST, 0},
     {"store_type", KEY_STORE_TYPE, 0},
     {"timeout", KEY_STATIC_TIMEOUT, 0},
+    {"protocol", KEY_PROTOCOL, 0},
+    {"ca_cert", KEY_TEXT, offsetof(struct rdzv_config, etcd.ca)},
+    {"ssl_cert", KEY_TEXT, offsetof(struct rdzv_config, etcd.cert)},
+    {"ssl_cert_key", KEY_TEXT, offsetof(struct rdzv_config, etcd.key)},
+    {"etcd_prefix", KEY_TEXT, offsetof(struct rdzv_config, etcd.prefix)},
+    /* torchrun's names for --rdzv_backend etcd; those above are for etcd-v2. */
+    {"cacert", KEY_TEXT, offsetof(struct rdzv_config, etcd.ca)},
+    {"cert", KEY_TEXT, offsetof(struct rdzv_config, etcd.cert)},
+    {"key", KEY_TEXT, offsetof(struct rdzv_config, etcd.key)},
 };
 
 int rdzv_conf_find(const char *key, size_t len)
@@ -57,7 +68,12 @@ static int apply_time(const char *value, bool zero_ok, double *out, struct err *
     return rc;
 }
 
-static int apply_value(const struct key *k, const char *value, bool is_static,
+static bool is_of_etcd(const struct key *k)
+{
+    return k->kind == KEY_PROTOCOL || k->kind == KEY_TEXT;
+}
+
+static int apply_value(struct options *o, const struct key *k, const char *value, bool is_static,
                        struct rdzv_config *c, struct err *e)
 {
     char *field = (char *)c + k->offset;
@@ -82,6 +98,14 @@ static int apply_value(const struct key *k, const char *value, bool is_static,
         if (rc == 0)
             c->is_host = yes;
         return rc;
+    case KEY_PROTOCOL:
+        if (strcasecmp(value, "http") != 0 && strcasecmp(value, "https") != 0)
+            return err_set(e, -EINVAL, "'%.60s' is neither http nor https", value);
+        c->etcd.tls = strcasecmp(value, "https") == 0;
+        return 0;
+    case KEY_TEXT:
+        *(const char **)(void *)field = options_printf(o, "%s", value);
+        return 0;
     case KEY_STORE_TYPE:
         if (strcmp(value, "tcp") != 0 && strcmp(value, "file") != 0)
             return err_set(e, -EINVAL, "'%.60s' is neither tcp nor file", value);
@@ -97,7 +121,7 @@ static void warn_unknown(struct options *o, const char *key)
 {
     char list[256] = "";
     size_t used = 0;
-    for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+    for (size_t i = 0; i < ARRAY_LEN(keys) && !is_of_etcd(&keys[i]); i++)
         used +=
             (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "", keys[i].name);
     options_warn(o, "%s: unknown key %.60s has no effect%s (known keys: %s)",
@@ -139,7 +163,10 @@ int rdzv_conf_apply(struct options *o, bool is_static, struct rdzv_config *c, st
         int k = rdzv_conf_find(key, strlen(key));
         if (k < 0)
             warn_unknown(o, key);
-        if (k >= 0 && apply_value(&keys[k], value, is_static, c, e) < 0) {
+        else if (is_of_etcd(&keys[k]) && c->backend != RDZV_ETCD)
+            options_warn(o, "%s: %s has no effect without --rdzv_backend etcd",
+                         opt_where(o, OPT_rdzv_conf), key);
+        else if (apply_value(o, &keys[k], value, is_static, c, e) < 0) {
             err_wrap(e, "%s", key);
             return -EINVAL;
         }

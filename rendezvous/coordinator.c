@@ -70,6 +70,7 @@ struct trunk {
 
 struct coordinator {
     struct link_hub *hub;
+    struct caller *arbiter; /* the slot of one without a link; NULL: none votes here */
     struct beats *beats;
     struct uvx_scope scope;
     uv_timer_t timer;
@@ -774,6 +775,44 @@ void coordinator_turn_away(struct coordinator *c, int fd, const struct netaddr *
     adopt(c, fd, peer, NULL, why);
 }
 
+/* -------------------------------------------------------------------------------------- arbiter */
+
+struct generation coordinator_newest_list(const struct coordinator *c)
+{
+    return rdzv_state_newest_list(c->state);
+}
+
+uint64_t coordinator_dead_epoch(const struct coordinator *c)
+{
+    return rdzv_state_dead_epoch(c->state);
+}
+
+static void arbiter_joins(struct coordinator *c, const char *name, uint64_t now)
+{
+    /* The same for every coordinator of the job: it is one voter. */
+    struct rdzv_hello h = {.id = {"dlaunch arbiter"}, .node_rank = -1, .prev_rank = -1};
+    struct caller *k = c->arbiter = new_caller(c);
+    k->said_hello = true;
+    text_set(h.run_id, sizeof(h.run_id), "%s", c->identity.run_id);
+    text_set(h.version, sizeof(h.version), "%s", c->rules.version);
+    text_set(h.host, sizeof(h.host), "%s", name);
+    k->id = h.id;
+    rdzv_state_hello(c->state, k->slot, &h, &k->peer, now);
+}
+
+void coordinator_hear_arbiter(struct coordinator *c, const char *name, uint64_t since_ns)
+{
+    uint64_t now = uv_hrtime();
+    if (c->closing || coordinator_ended(c))
+        return;
+    if (!c->arbiter)
+        arbiter_joins(c, name, now);
+    const struct rdzv_status st = {
+        .phase = MEMBER_IDLE, .send_ns = now, .view_sent_ns = since_ns, .view_seen_ns = since_ns};
+    rdzv_state_status(c->state, c->arbiter->slot, &st, now);
+    link_hub_wake(c->hub);
+}
+
 /* -------------------------------------------------------------------------------------- actions */
 
 static void note_addr(struct coordinator *c, const char *ip)
@@ -843,10 +882,33 @@ static void close_caller(struct caller *k, const struct rdzv_action *a)
     free_caller(k);
 }
 
+/* What is said to the arbiter: it leaves with the job. */
+static void act_on_arbiter(struct coordinator *c, const struct rdzv_action *a)
+{
+    struct caller *k = c->arbiter;
+    bool over = a->act == RDZV_ACT_VIEW && a->view.phase >= RDZV_FINISH;
+    if (!over && a->act != RDZV_ACT_CLOSE)
+        return;
+    c->arbiter = NULL;
+    if (over)
+        rdzv_state_closed(c->state, k->slot, RDZV_END_CLOSED, uv_hrtime());
+    free_caller(k);
+}
+
+static bool is_for_a_caller(const struct rdzv_action *a)
+{
+    return a->act == RDZV_ACT_TABLE || a->act == RDZV_ACT_PEERS || a->act == RDZV_ACT_REPORT ||
+           a->act == RDZV_ACT_VIEW || a->act == RDZV_ACT_NOTICE || a->act == RDZV_ACT_CLOSE;
+}
+
 static void act(struct coordinator *c, const struct rdzv_action *a)
 {
     struct caller *k = a->conn < c->ncallers ? c->callers[a->conn] : NULL;
     struct buf b = BUF_INIT;
+    if (k && k == c->arbiter && is_for_a_caller(a)) {
+        act_on_arbiter(c, a);
+        return;
+    }
     switch (a->act) {
     case RDZV_ACT_LOG:
         log_line(a->level, a->text);
@@ -993,6 +1055,25 @@ bool coordinator_leads(const struct coordinator *c)
     struct rdzv_state_info info;
     rdzv_state_get_info(c->state, &info);
     return c->elected && !info.standing && !info.finished;
+}
+
+bool coordinator_is_elected(const struct coordinator *c)
+{
+    return c->elected;
+}
+
+bool coordinator_stands(const struct coordinator *c)
+{
+    struct rdzv_state_info info;
+    rdzv_state_get_info(c->state, &info);
+    return info.standing;
+}
+
+bool coordinator_has_begun(const struct coordinator *c)
+{
+    struct rdzv_state_info info;
+    rdzv_state_get_info(c->state, &info);
+    return info.gen.counter > 0;
 }
 
 bool coordinator_finished(const struct coordinator *c)

@@ -44,6 +44,13 @@ void coordinator_adopt(struct coordinator *c, int fd, const struct netaddr *peer
 void coordinator_turn_away(struct coordinator *c, int fd, const struct netaddr *peer,
                            const char *why);
 
+/* etcd votes for this coordinator, as of since_ns (rdzv_etcd.c): it counts as a witness, called
+ * `name`, that was heard of then. */
+void coordinator_hear_arbiter(struct coordinator *c, const char *name, uint64_t since_ns);
+/* The newest list of members: rdzv_state_newest_list(). */
+struct generation coordinator_newest_list(const struct coordinator *c);
+uint64_t coordinator_dead_epoch(const struct coordinator *c); /* rdzv_state_dead_epoch() */
+
 /* Whether a node of the round has the address, or has connected from it. */
 bool coordinator_is_node(const struct coordinator *c, const struct netaddr *a);
 
@@ -62,6 +69,11 @@ bool coordinator_finished(const struct coordinator *c); /* on_finished has been 
 
 /* Whether this coordinator was elected and its job is not over. */
 bool coordinator_leads(const struct coordinator *c);
+/* Whether it was elected, or stands for election. */
+bool coordinator_is_elected(const struct coordinator *c);
+bool coordinator_stands(const struct coordinator *c);
+/* Whether it has begun a round. */
+bool coordinator_has_begun(const struct coordinator *c);
 
 /* Closes all connections, before coordinator_close() while the hub goes on. */
 void coordinator_dismiss(struct coordinator *c);

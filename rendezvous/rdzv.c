@@ -60,6 +60,7 @@
 #define HERE_SOON        500  /* so many times, then RETRY_LATER_MS */
 #define CALLS_LOST       3    /* to an elector, before the next one is called */
 #define CONNECT_AGAIN_MS 1000 /* to one launcher: no longer than until TCP asks once more */
+#define KEEP_SOON_MS     250  /* between attempts to get what another node has published */
 #define HURRY_MS         1000 /* longest wait for nodes that have not taken the result */
 #define WITNESSES        64   /* places for heartbeats of launchers without workers */
 
@@ -104,14 +105,17 @@ struct rdzv {
     char where[HOST_MAX + 16]; /* the coordinator's address, for messages */
     char local_addr[ADDR_STRLEN];
 
-    uv_timer_t redirect;      /* of an elected coordinator */
-    uint64_t split_brain_ns;  /* since when two jobs have this id; 0: only one has */
-    bool split_brain_logged;  /* the warning about it was printed */
-    bool wrong_key_logged;    /* the warning about another job token was printed */
-    bool moving;              /* redirected to `elsewhere`; redirect_move() is due */
-    struct netaddr elsewhere; /* of the elected coordinator */
-    uint64_t moved_ns;        /* when this node moved there; 0: never */
-    unsigned shed;            /* dismissed parts of the coordinator that are not closed yet */
+    uv_timer_t keep;             /* of a coordinator whose address is published */
+    struct generation keep_list; /* that was the newest one then */
+    bool keep_warned;            /* that the place cannot be reached */
+    uv_timer_t redirect;         /* of an elected coordinator */
+    uint64_t split_brain_ns;     /* since when two jobs have this id; 0: only one has */
+    bool split_brain_logged;     /* the warning about it was printed */
+    bool wrong_key_logged;       /* the warning about another job token was printed */
+    bool moving;                 /* redirected to `elsewhere`; redirect_move() is due */
+    struct netaddr elsewhere;    /* of the elected coordinator */
+    uint64_t moved_ns;           /* when this node moved there; 0: never */
+    unsigned shed;               /* dismissed parts of the coordinator that are not closed yet */
 
     bool closing, tearing_down;
     unsigned parts; /* not yet closed */
@@ -302,6 +306,73 @@ static void on_coordinator_finished(void *arg)
         tear_down(r);
 }
 
+/* ------------------------------------------------------- keeping what is published about this node
+ */
+
+static void on_keep(uv_timer_t *timer);
+
+static void keep_after(struct rdzv *r, uint64_t ms)
+{
+    if (r->coordinator && rdzv_backend_ops(r->config.backend)->keep)
+        uv_timer_start(&r->keep, on_keep, ms, 0);
+}
+
+/* With each heartbeat, and often enough for a lease of the dead time. */
+static uint64_t keep_ms(const struct rdzv *r)
+{
+    uint64_t third = rdzv_config_dead_ns(&r->config) / 3000000;
+    uint64_t beat = (uint64_t)(r->config.keep_alive_interval * 1000);
+    return beat < third ? beat : third;
+}
+
+static void warn_of_keeping(struct rdzv *r, const char *why)
+{
+    if (why[0] && !r->keep_warned)
+        log_warn("this node cannot renew its lease, so that there is no vote of etcd: %s", why);
+    else if (!why[0] && r->keep_warned)
+        log_notice("etcd answers again");
+    r->keep_warned = why[0];
+}
+
+static void on_kept(struct rdzv *r)
+{
+    const struct rdzv_discovery *f = r->discovery;
+    if (!r->coordinator || r->closing)
+        return;
+    warn_of_keeping(r, f->why);
+    if (f->kept)
+        coordinator_hear_arbiter(r->coordinator, f->ops->name, f->kept_ns);
+    else if (f->found && !coordinator_is_elected(r->coordinator)) /* else votes decide */
+        redirect_received(r, &f->told, coordinator_has_begun(r->coordinator));
+    /* A candidate waits for the end of the lease of the coordinator that was. */
+    bool soon = !f->kept && coordinator_stands(r->coordinator);
+    keep_after(r, soon && keep_ms(r) > KEEP_SOON_MS ? KEEP_SOON_MS : keep_ms(r));
+}
+
+static void on_keep(uv_timer_t *timer)
+{
+    struct rdzv *r = container_of(timer, struct rdzv, keep);
+    struct rdzv_discovery *f = r->discovery;
+    if (!f) {
+        keep_after(r, KEEP_SOON_MS);
+        return;
+    }
+    f->list_gen = r->keep_list = coordinator_newest_list(r->coordinator);
+    f->dead_epoch = coordinator_dead_epoch(r->coordinator);
+    f->leads = coordinator_leads(r->coordinator);
+    f->listen_port = endpoint_port(r->endpoint);
+    rdzv_work(r, f->ops->keep, on_kept);
+}
+
+/* A vote of etcd counts in a list that is recorded there: at once, because an elected coordinator
+ * may wait for the vote. */
+static void keep_new_list(struct rdzv *r)
+{
+    bool keeps = r->coordinator && !r->closing && uv_is_active((uv_handle_t *)&r->keep);
+    if (keeps && !generation_equal(coordinator_newest_list(r->coordinator), r->keep_list))
+        keep_after(r, 0);
+}
+
 static void make_coordinator(struct rdzv *r, const struct rdzv_electorate *electorate)
 {
     const struct rdzv_config *c = &r->config;
@@ -319,6 +390,7 @@ static void make_coordinator(struct rdzv *r, const struct rdzv_electorate *elect
                                               redirect_received};
     r->coordinator = coordinator_new(&r->hub, r->beats, &rules, c->host, (int)getpid(), electorate,
                                      &events, r->events);
+    keep_after(r, 0);
 }
 
 static void make_store(struct rdzv *r)
@@ -433,7 +505,8 @@ static void rdzv_on_connected(void *arg, int fd, const struct netaddr *peer, boo
     }
     r->good = *peer;
     r->have_good = true;
-    if (member_state_electing(member_state_of(r->member)) || r->discovery->ask)
+    if (member_state_electing(member_state_of(r->member)) || r->discovery->ask ||
+        r->config.backend == RDZV_ETCD)
         netaddr_format(peer, r->where, sizeof(r->where));
     if (r->standby)
         standby_set_coordinator(r->standby, netaddr_ip(peer, ip), netaddr_port(peer), true);
@@ -667,7 +740,8 @@ static void stand(struct rdzv *r)
     make_coordinator(r, &e);
     attach_own(r);
     member_state_noticed(member_state_of(r->member), uv_hrtime());
-    redirect_start(r);
+    if (!rdzv_backend_publishes(r->config.backend))
+        redirect_start(r);
 }
 
 /* Goes on to the next member of the list: at once, unless all of them have been tried. */
@@ -723,9 +797,15 @@ static void reach_elector(struct rdzv *r)
     member_unreachable(r->member, false, "none of the nodes of the last round can be called");
 }
 
+static void on_retry(uv_timer_t *timer);
+
 /* Makes a connection for the member. */
 static void reach(struct rdzv *r)
 {
+    if (!r->discovery) { /* with the thread that keeps what this node has published */
+        uv_timer_start(&r->retry, on_retry, RETRY_LATER_MS, 0);
+        return;
+    }
     r->attempts++;
     if (member_state_electing(member_state_of(r->member)) && !r->coordinator) {
         if (r->standby)
@@ -809,7 +889,7 @@ static void on_wants_link(void *arg)
         r->attempts = 0;
         r->retry_ms = 0;
         r->refused = r->ask = false;
-    } else if (r->met && r->config.backend != RDZV_FILE && !member_state_electing(m)) {
+    } else if (r->met && !rdzv_backend_publishes(r->config.backend) && !member_state_electing(m)) {
         member_state_get_info(m, &info); /* who has begun a round stays with its coordinator */
         r->ask = info.gen.counter == 0;
     }
@@ -840,6 +920,7 @@ static void advance(void *arg)
         member_advance(r->member);
     if (r->coordinator && !r->tearing_down)
         coordinator_advance(r->coordinator);
+    keep_new_list(r);
 }
 
 static void on_turn(void *arg)
@@ -923,6 +1004,8 @@ int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *conf
     uvx_own(&r->scope, &r->retry);
     uv_timer_init(loop, &r->redirect);
     uvx_own(&r->scope, &r->redirect);
+    uv_timer_init(loop, &r->keep);
+    uvx_own(&r->scope, &r->keep);
     link_hub_init(&r->hub, loop, advance, r);
     r->events = callbacks->events;
     make_member(r, callbacks);
@@ -1021,7 +1104,8 @@ void rdzv_get_info(const struct rdzv *r, struct rdzv_info *out)
                         endpoint_port(r->endpoint));
     else if (r->coordinator)
         endpoint_format(out->endpoint, sizeof(out->endpoint),
-                        r->config.endpoint_host && r->config.endpoint_host[0]
+                        r->config.endpoint_host && r->config.endpoint_host[0] &&
+                                r->config.backend != RDZV_ETCD
                             ? r->config.endpoint_host
                             : r->config.host,
                         endpoint_port(r->endpoint));
@@ -1069,7 +1153,7 @@ static void tear_down(struct rdzv *r)
         return;
     r->tearing_down = true;
     r->parts = 3 + r->shed;
-    if (r->discovery && r->discovery->lock_fd >= 0) {
+    if (r->discovery && r->discovery->ops->withdraw && r->discovery->locked) {
         r->parts++;
         rdzv_work(r, r->discovery->ops->withdraw, on_withdrawn);
     }
@@ -1113,7 +1197,11 @@ void rdzv_close(struct rdzv *r, void (*on_closed)(void *arg), void *arg)
     r->beat_call = NULL;
     uv_timer_stop(&r->retry);
     uv_timer_stop(&r->redirect);
+    uv_timer_stop(&r->keep);
     close_fd(&r->listen_fd);
+    struct rdzv_discovery *f =
+        r->discovery_request ? r->discovery_request->discovery : r->discovery;
+    atomic_store(&f->over, r->coordinator && coordinator_ended(r->coordinator));
     if (r->discovery_request) { /* it may take its time */
         uv_cancel((uv_req_t *)&r->discovery_request->work);
         atomic_store(&r->discovery_request->discovery->stop, true);

@@ -77,6 +77,7 @@ door() {
 door 'ini\.h' 'launcher/config_file\.c'
 door 'openssl/' 'core/tls\.c'
 door 'hwloc' 'agent/device/(placement|topology)'
+door 'jansson' '(agent/|launcher/|rendezvous/discovery/etcd_api\.c)'
 door '(nccl|cuda)' 'collectives/nccl/'
 door 'uv\.h' '(core/uvx|rendezvous/|agent/|launcher/)'
 out=$(grep -rnlE 'include <uv\.h>|core/uvx' collectives rendezvous/store/store_client.c rendezvous/store/store_proto.c rendezvous/store/store_table.c rendezvous/store/store_out.c rendezvous/store/store_session.c rendezvous/store/store_service.c rendezvous/store/store_thread.c rendezvous/rules 2>/dev/null)

@@ -2,6 +2,7 @@
 #include "rendezvous/discovery/rdzv_backend.h"
 
 #include <errno.h>
+#include <math.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +32,12 @@ struct rdzv_discovery *rdzv_discovery_new(const struct rdzv_config *c)
     f->is_host = c->is_host;
     f->listen_fd = c->listen_fd;
     f->lock_fd = -1;
-    for (int i = 0; c->backend != RDZV_FILE && i <= c->nmore && i < RDZV_PLACES_MAX; i++) {
+    if (c->backend == RDZV_ETCD) {
+        f->etcd = rdzv_etcd_new(c);
+        f->lease_s = (int)ceil(c->keep_alive_interval * c->keep_alive_max_attempt);
+    }
+    for (int i = 0; !rdzv_backend_publishes(c->backend) && i <= c->nmore && i < RDZV_PLACES_MAX;
+         i++) {
         f->places[i].host = xstrdup(i ? c->more[i - 1].host : c->endpoint_host);
         f->places[i].port = i ? c->more[i - 1].port : c->endpoint_port;
         f->nplaces++;
@@ -48,6 +54,7 @@ void rdzv_discovery_free(struct rdzv_discovery *f)
         return;
     if (f->lock_fd >= 0)
         close(f->lock_fd);
+    rdzv_etcd_free(f->etcd);
     free(f->host);
     free(f->path);
     free(f->run_id);
@@ -358,6 +365,7 @@ const struct rdzv_backend_ops *rdzv_backend_ops(enum rdzv_backend backend)
         [RDZV_STATIC] = &static_ops,
         [RDZV_C10D] = &c10d_ops,
         [RDZV_FILE] = &rdzv_file_ops,
+        [RDZV_ETCD] = &rdzv_etcd_ops,
     };
     return table[backend];
 }

@@ -59,6 +59,7 @@ struct rdzv_discovery {
     int nplaces;
     bool ask;
     _Atomic bool stop;   /* the result is no longer needed */
+    _Atomic bool over;   /* the job is: for withdraw() */
     struct netaddr told; /* where the coordinator is, as others report; len 0: unknown */
     bool found, wait;    /* addrs are a coordinator's; somebody knows that there will be one */
     /* Where this node listens if it may become the coordinator later: those of them that are its
@@ -76,12 +77,23 @@ struct rdzv_discovery {
     char own_addr[ADDR_STRLEN];
     struct netaddr split_brain, wrong_key;
 
-    /* file: what it holds while this node may be, or is, the coordinator. */
-    int lock_fd; /* -1 */
+    /* file, etcd: what it holds while this node may be, or is, the coordinator. */
+    int lock_fd; /* file; -1 */
     bool locked;
     bool published;
     uint64_t nonce;
     int listen_port;
+
+    /* keep(): the newest list of members that the coordinator has made or been sent, and whether it
+     * was elected, and the epoch of a former coordinator that has ended for certain; then whether
+     * etcd votes for it, as of when, or where (`told`) another coordinator is (`found`). */
+    struct rdzv_etcd *etcd; /* rdzv_etcd.c's; NULL for the other backends */
+    int lease_s;
+    struct generation list_gen;
+    bool leads;
+    uint64_t dead_epoch; /* 0: none has */
+    bool kept;
+    uint64_t kept_ns;
 };
 
 struct rdzv_backend_ops {
@@ -98,10 +110,23 @@ struct rdzv_backend_ops {
     /* Withdraws what publish() has told: this node is not, or no longer, the coordinator. May
      * block. NULL: nothing to do. */
     void (*withdraw)(struct rdzv_discovery *f);
+    /* Renews what publish() has told, or takes it over for an elected coordinator, again and again
+     * while this node hosts the coordinator. May block. NULL: not needed. */
+    void (*keep)(struct rdzv_discovery *f);
 };
 
 const struct rdzv_backend_ops *rdzv_backend_ops(enum rdzv_backend backend);
 extern const struct rdzv_backend_ops rdzv_file_ops; /* rdzv_file.c */
+extern const struct rdzv_backend_ops rdzv_etcd_ops; /* rdzv_etcd.c */
+struct rdzv_etcd *rdzv_etcd_new(const struct rdzv_config *c);
+void rdzv_etcd_free(struct rdzv_etcd *d); /* NULL is allowed */
+
+/* Whether the nodes learn the coordinator's address from what publish() has told. Else it listens
+ * at the endpoint. */
+static inline bool rdzv_backend_publishes(enum rdzv_backend b)
+{
+    return b == RDZV_FILE || b == RDZV_ETCD;
+}
 
 /* Makes f->local of f->local_addr when that is a name. May block. 0 or f->status. */
 int rdzv_discovery_resolve_local(struct rdzv_discovery *f);

@@ -10,6 +10,14 @@
 
 struct auth;
 
+/* RDZV_ETCD. */
+struct rdzv_etcd_config {
+    bool tls;
+    const char *ca, *cert, *key; /* files in PEM, or NULL (core/tls.h) */
+    const char *prefix;          /* of the keys */
+    const char *user, *password; /* NULL: none */
+};
+
 #define RDZV_PLACES_MAX 16
 struct rdzv_place_to_ask {
     const char *host;
@@ -19,15 +27,16 @@ struct rdzv_place_to_ask {
 /* Strings are borrowed until rdzv_close() has called back. Times are in seconds. */
 struct rdzv_config {
     enum rdzv_backend backend;
-    const char *endpoint_host; /* the coordinator's host; NULL for RDZV_FILE */
+    const char *endpoint_host; /* the coordinator's host, or etcd's; NULL for RDZV_FILE */
     int endpoint_port;         /* 0: a free one (one node, or RDZV_FILE) */
-    /* RDZV_C10D: where else a coordinator may be, or somebody who knows it; the nodes that have
-     * these addresses answer there. A job begins at the endpoint. */
+    /* RDZV_ETCD: further servers. RDZV_C10D: where else a coordinator may be, or somebody who knows
+     * it; the nodes that have these addresses answer there. A job begins at the endpoint. */
     const struct rdzv_place_to_ask *more;
     int nmore;
     int listen_fd; /* listens on endpoint_port, all addresses; this node hosts there; 0: none */
     const char *endpoint_path; /* RDZV_FILE */
-    const char *run_id;        /* keeps jobs at one endpoint apart */
+    struct rdzv_etcd_config etcd;
+    const char *run_id; /* keeps jobs at one endpoint apart */
     int min_nodes, max_nodes;
     int node_rank; /* the group rank asked for; -1: any, in stable order */
     int nproc;     /* workers on this node; 0: a launcher without workers, which is in no round: the

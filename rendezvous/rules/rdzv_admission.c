@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "core/mem.h"
 #include "rendezvous/rules/text.h"
 
 #define NAMES_MAX         8 /* in one line */
@@ -18,7 +19,8 @@ static double seconds(uint64_t ns)
 
 static const char *backend_name(enum rdzv_backend b)
 {
-    static const char *const names[] = {"static", "c10d", "file"};
+    static const char *const names[] = {"static", "c10d", "file", "etcd"};
+    _Static_assert(ARRAY_LEN(names) == RDZV_BACKENDS, "a name for each enum rdzv_backend");
     return names[b];
 }
 

@@ -219,7 +219,7 @@ bool rdzv_get_hello(struct rd *r, struct rdzv_hello *m)
         memcpy(m->id.b, id, sizeof(m->id.b));
     rd_str(r, m->run_id, sizeof(m->run_id));
     rd_str(r, m->version, sizeof(m->version));
-    m->backend = (enum rdzv_backend)get_enum(r, RDZV_FILE + 1);
+    m->backend = (enum rdzv_backend)get_enum(r, RDZV_BACKENDS);
     m->min_nodes = get_int(r, 1, NNODES_MAX);
     m->max_nodes = get_int(r, 1, NNODES_MAX);
     m->max_restarts = get_int(r, 0, INT32_MAX);

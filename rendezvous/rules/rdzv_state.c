@@ -1641,6 +1641,22 @@ bool rdzv_state_next(struct rdzv_state *s, struct rdzv_action *a, uint64_t now)
     return true;
 }
 
+uint64_t rdzv_state_dead_epoch(const struct rdzv_state *s)
+{
+    return s->election.dead_epoch;
+}
+
+struct generation rdzv_state_newest_list(const struct rdzv_state *s)
+{
+    struct generation newest = s->election.peers.n ? s->election.peers.gen : (struct generation){0};
+    for (int k = 0; k < RDZV_LISTS; k++) {
+        const struct rdzv_peers *list = &s->election.quorum[k].list;
+        if (list->n && generation_before(newest, list->gen))
+            newest = list->gen;
+    }
+    return newest;
+}
+
 void rdzv_state_get_info(const struct rdzv_state *s, struct rdzv_state_info *out)
 {
     *out = (struct rdzv_state_info){.phase = (enum rdzv_phase)s->phase.state,

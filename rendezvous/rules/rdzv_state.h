@@ -123,4 +123,10 @@ void rdzv_state_get_info(const struct rdzv_state *s, struct rdzv_state_info *out
 /* The members of the newest round, in the order of their ranks, for rdzv_peers_fini(). */
 void rdzv_state_get_members(const struct rdzv_state *s, struct rdzv_peers *out);
 
+/* The newest list of members that this coordinator has made, or that voters have sent it; zero:
+ * there is none. */
+struct generation rdzv_state_newest_list(const struct rdzv_state *s);
+/* The epoch of the coordinator before this one, if its end is proven (P in rdzv_election.c); 0. */
+uint64_t rdzv_state_dead_epoch(const struct rdzv_state *s);
+
 #endif

@@ -15,6 +15,8 @@ enum rdzv_backend {
     RDZV_STATIC, /* MAX nodes, no more, no fewer; the endpoint is MASTER_ADDR:MASTER_PORT */
     RDZV_C10D,   /* MIN to MAX nodes, which may come and go */
     RDZV_FILE,   /* as c10d; the coordinator's address is published in a file */
+    RDZV_ETCD,   /* as c10d; the address is published in etcd, which votes */
+    RDZV_BACKENDS,
 };
 
 enum restart_policy { RESTART_GROUP, RESTART_WORKER };

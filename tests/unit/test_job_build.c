@@ -357,9 +357,7 @@ END_TEST
 
 START_TEST(rendezvous_mistakes)
 {
-    FAILS(2, "--rdzv_backend: etcd-v2 is not supported: use c10d", "--rdzv_backend=etcd-v2",
-          "./train");
-    FAILS(2, "--rdzv_backend: 'c10' is not one of static, c10d, file (did you mean c10d?)",
+    FAILS(2, "--rdzv_backend: 'c10' is not one of static, c10d, file, etcd (did you mean c10d?)",
           "--rdzv_backend=c10", "./train");
     TR_FAILS(1, "--rdzv_backend: 'zeus'", "--rdzv_backend=zeus", "script.py");
     FAILS(2, "--rdzv_endpoint: 'h:x': port 'x' is not a number", "--nnodes=2",

@@ -305,9 +305,9 @@ static void etcd_withdraw(struct rdzv_discovery *f)
 {
     struct rdzv_etcd *d = f->etcd;
     struct err e = ERR_INIT;
-    const struct etcd_put puts[] = {{d->round_key, NULL, 0}};
+    const struct etcd_put puts[] = {{d->key, NULL, 0}, {d->round_key, NULL, 0}};
     if (d->line && atomic_load(&f->over))
-        etcd_put_if(d->client, d->key, d->line, puts, 1, &e);
+        etcd_put_if(d->client, d->key, d->line, puts, 2, &e);
     lose_key(f); /* the key goes with its lease */
 }
 

@@ -186,11 +186,20 @@ static int along_edges(struct coll_args *a, const dlcoll_graph *given, struct ed
     a->kind = CALL_ALL_TO_ALL_V;
     a->send_counts = from.counts;
     a->send_displs = from.packed ? NULL : from.displs;
-    a->send_layout = from.packed ? &from.layout : NULL;
     a->recv_counts = to.counts;
     a->recv_displs = to.packed ? NULL : to.displs;
-    a->recv_layout = to.packed ? &to.layout : NULL;
-    return bad ? refuse(a, DLCOLL_EINVAL, bad) : coll_check_and_perform(a);
+    dlcoll_opts with;
+    int code =
+        bad ? refuse(a, DLCOLL_EINVAL, bad) : coll_take_opts(a->comm, a->called, a->opts, &with);
+    if (code < 0)
+        return code;
+    if ((from.packed && with.send_layout) || (to.packed && with.recv_layout))
+        return refuse(a, DLCOLL_EINVAL,
+                      "a layout does not go with several edges between two ranks");
+    with.send_layout = from.packed ? &from.layout : with.send_layout;
+    with.recv_layout = to.packed ? &to.layout : with.recv_layout;
+    a->opts = &with;
+    return coll_check_and_perform(a);
 }
 
 static int exchange(struct coll_args *a, const dlcoll_graph *graph, struct edges *out,

@@ -27,16 +27,18 @@ static void coll_show(const dlcoll_comm *c, uint64_t seq, enum segment_local_sta
     atomic_store_explicit(&line->state, state, memory_order_release);
 }
 
+static int run_in_steps(struct coll_call *call)
+{
+    return call->task ? call->task(call) : call->spans ? coalesced_run(call) : layout_run(call);
+}
+
 static int run(dlcoll_comm *c, struct coll_call *call)
 {
     if (comm_is_stopped(c))
         return -ECANCELED;
     if (coll_is_nothing(call)) /* others may have called it without a handle, and not wait */
         return 0;
-    int code = call->task               ? call->task(call)
-               : call->spans            ? coalesced_run(call)
-               : layout_is_needed(call) ? layout_run(call)
-                                        : provider_choose(call)->run(call);
+    int code = call->in_steps ? run_in_steps(call) : provider_choose(call)->run(call);
     c->algo = call->algo;
     return code;
 }

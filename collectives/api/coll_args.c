@@ -16,10 +16,9 @@ enum { LONG_MS = 1000, LONGEST_MS = 1000 * 1000 * 1000, TICK_MS = 10 };
 struct side {
     const void *p;
     bool needed;
-    size_t extent;               /* elements from its start to its end */
-    size_t own_at;               /* where this rank's part is, which in place is the other buffer */
-    size_t own;                  /* its length */
-    const dlcoll_layout *layout; /* NULL: one element after the other */
+    size_t extent; /* elements from its start to its end */
+    size_t own_at; /* where this rank's part is, which in place is the other buffer */
+    size_t own;    /* its length */
 };
 
 static int args_refuse(const struct coll_args *a, int code, const char *why)
@@ -190,15 +189,15 @@ static const char *shape(const struct coll_args *a, size_t most, struct side *se
 }
 
 /* A layout of the program's: whether it has the elements of the buffer and ends within `most`. */
-static int check_layout(const struct coll_args *a, const struct side *s, const char *name,
-                        size_t most)
+static int check_layout(const struct coll_args *a, const struct side *s, const dlcoll_layout *given,
+                        const char *name, size_t most)
 {
     dlcoll_layout l = DLCOLL_LAYOUT_INIT;
     char why[128];
     size_t count, end;
-    if (!s->layout)
+    if (!given)
         return 0;
-    if (comm_take_opts(&l, sizeof(l), s->layout) < 0)
+    if (comm_take_opts(&l, sizeof(l), given) < 0)
         snprintf(why, sizeof(why), "%s has no valid size and version (use DLCOLL_LAYOUT_INIT)",
                  name);
     else if (!layout_measure(&l, most, &count, &end))
@@ -209,6 +208,18 @@ static int check_layout(const struct coll_args *a, const struct side *s, const c
     else
         return 0;
     return args_refuse(a, DLCOLL_EINVAL, why);
+}
+
+/* Layouts of buffers that this rank does not need are dropped. */
+static int check_layouts(const struct coll_args *a, const struct side *send,
+                         const struct side *recv, size_t most, struct coll_call *call)
+{
+    if (!send->needed)
+        call->send_layout = NULL;
+    if (!recv->needed)
+        call->recv_layout = NULL;
+    int code = check_layout(a, send, call->send_layout, "send_layout", most);
+    return code < 0 ? code : check_layout(a, recv, call->recv_layout, "recv_layout", most);
 }
 
 /* -------------------------------------------------------------------------------------- buffers */
@@ -223,15 +234,15 @@ static bool is_in_place(const struct coll_args *a, const struct side *s, const s
     return (const char *)s->p + s->own_at * elem == (const char *)r->p + r->own_at * elem;
 }
 
+/* `apart`: the library packs what is sent, or what is received. */
 static int check_buffers(const struct coll_args *a, const struct side *s, const struct side *r,
-                         size_t elem)
+                         size_t elem, bool apart)
 {
     uintptr_t x = (uintptr_t)s->p, y = (uintptr_t)r->p;
     size_t xlen = s->extent * elem, ylen = r->extent * elem;
     if ((s->needed && xlen && !s->p) || (r->needed && ylen && !r->p))
         return args_refuse(a, DLCOLL_EINVAL, "a buffer is NULL");
-    if (s->layout || r->layout || !s->needed || !r->needed || !xlen || !ylen || x >= y + ylen ||
-        y >= x + xlen)
+    if (apart || !s->needed || !r->needed || !xlen || !ylen || x >= y + ylen || y >= x + xlen)
         return 0;
     if (is_in_place(a, s, r, elem))
         return 0;
@@ -328,25 +339,23 @@ static int check_data(const struct coll_args *a, struct coll_call *call)
         ((both || a->kind == CALL_ALL_GATHER_V) && !a->recv_counts))
         return args_refuse(a, DLCOLL_EINVAL, "counts is NULL");
     size_t most = SIZE_MAX / 4 / call->elem;
-    if (call->dtype->class == DTYPE_BYTES && most >> SIG_COUNT_BITS)
+    bool bytes = call->dtype->class == DTYPE_BYTES;
+    if (bytes && most >> SIG_COUNT_BITS)
         most = ((size_t)1 << SIG_COUNT_BITS) - 1;
     const char *bad = shape(a, most, &send, &recv);
     if (bad)
         return args_refuse(a, DLCOLL_EINVAL, bad);
-    send.layout = send.needed ? call->send_layout : NULL;
-    recv.layout = recv.needed ? call->recv_layout : NULL;
-    int code = check_layout(a, &send, "send_layout", most);
+    bool laid_out = call->send_layout || call->recv_layout;
+    int code = laid_out ? check_layouts(a, &send, &recv, most, call) : 0;
     if (code == 0)
-        code = check_layout(a, &recv, "recv_layout", most);
-    if (code == 0)
-        code = check_buffers(a, &send, &recv, call->elem);
+        code = check_buffers(a, &send, &recv, call->elem, laid_out);
     if (code == 0)
         code = args_find_way(a, &send, &recv, call);
     if (code == 0 && call_reduces(a->kind))
         code = check_reduction(a, call);
-    call->sig.dtype = dtype_code(a->dtype);
+    call->sig.dtype = bytes ? DTYPE_CODE_BYTES : (uint8_t)a->dtype;
     call->sig.count = common_count(a);
-    if (call->dtype->class == DTYPE_BYTES)
+    if (bytes)
         call->sig.count = sig_pack(call->sig.count, call->elem);
     if (common_counts(a))
         call->sig.root = digest(common_counts(a), a->comm->size);
@@ -356,10 +365,9 @@ static int check_data(const struct coll_args *a, struct coll_call *call)
         call->count = a->send_counts[a->comm->rank];
     else if (both && !recv.extent)
         call->recv = NULL; /* it may be `send`, but that is not in place */
-    call->send_layout = send.layout;
-    call->recv_layout = recv.layout;
-    call->pack_parts = both && call->send == call->recv && send.extent && !send.layout;
-    if (code == 0 && call->device && (send.layout || recv.layout || call->pack_parts))
+    call->pack_parts = both && call->send == call->recv && send.extent && !call->send_layout;
+    call->in_steps = laid_out || call->pack_parts;
+    if (code == 0 && call->device && (laid_out || call->pack_parts))
         code = args_refuse(a, DLCOLL_ENOSUP,
                            call->pack_parts ? "not in place in device memory"
                                             : "layouts are for host memory");
@@ -373,9 +381,6 @@ int coll_args_check(const struct coll_args *a, struct coll_call *call)
     int code = coll_take_opts(c, a->called ? a->called : a->kind, a->opts, &opts);
     if (code < 0)
         return code;
-    if ((a->send_layout && opts.send_layout) || (a->recv_layout && opts.recv_layout))
-        return args_refuse(a, DLCOLL_EINVAL,
-                           "a layout does not go with several edges between two ranks");
     if (a->root < 0 || a->root >= c->size)
         return args_refuse(a, DLCOLL_EINVAL, "root rank is out of range (0 to size-1)");
     /* Not the whole: most of it is room for an error's text. */
@@ -395,8 +400,8 @@ int coll_args_check(const struct coll_args *a, struct coll_call *call)
     call->count = a->count;
     call->send_parts = (struct coll_parts){a->send_counts, a->send_displs};
     call->recv_parts = (struct coll_parts){a->recv_counts, a->recv_displs};
-    call->send_layout = a->send_layout ? a->send_layout : opts.send_layout;
-    call->recv_layout = a->recv_layout ? a->recv_layout : opts.recv_layout;
+    call->send_layout = opts.send_layout;
+    call->recv_layout = opts.recv_layout;
     call->elem = 1;
     call->op = a->op;
     call->start_ns = coll_now();

@@ -17,7 +17,6 @@ struct coll_args {
     size_t count;
     /* Only for the kinds with _v; displs may be NULL. */
     const size_t *send_counts, *send_displs, *recv_counts, *recv_displs;
-    const dlcoll_layout *send_layout, *recv_layout; /* NULL: those of opts */
     int dtype, op, root;
     dlcoll_comm *comm;
     const dlcoll_opts *opts;

@@ -72,6 +72,7 @@ struct coll_call {
      * after the other. With pack_parts, `send` is packed because `recv` is the same. */
     const dlcoll_layout *send_layout, *recv_layout;
     bool pack_parts;
+    bool in_steps;            /* not by one provider alone: layouts, a list of buffers, a task */
     bool persistent;          /* dlcoll_start() begins it... */
     int64_t timeout_ms;       /* ...with this timeout, as in opts */
     const dlcoll_span *spans; /* of all_reduce_coalesced, which coll.c makes several calls of */

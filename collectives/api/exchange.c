@@ -31,6 +31,7 @@ static struct coll_call exchange_step(const struct coll_call *whole, enum call_k
     step.dtype = dtype_get(dtype);
     step.elem = step.dtype->size;
     step.sig.dtype = (uint8_t)dtype;
+    step.in_steps = false;
     step.task = NULL;
     return step;
 }
@@ -116,6 +117,7 @@ static int exchange(dlcoll_comm *c, const struct exchange *x, uint64_t deadline_
                              .ranks = {.size = c->size, .me = c->rank},
                              .count = x->len,
                              .elem = 1,
+                             .in_steps = true,
                              .task = exchange_run,
                              .task_arg = x,
                              .task_bytes = sizeof(*x),

@@ -150,6 +150,7 @@ static int ask_all(struct coll_call *c, const struct group_task *t, int32_t *all
     int32_t own[2] = {t->color, t->key};
     struct coll_call step = *c;
     step.kind = CALL_ALL_GATHER;
+    step.in_steps = false;
     step.task = NULL;
     step.send = own;
     step.recv = all;
@@ -221,6 +222,7 @@ static int split(dlcoll_comm *c, int color, int key, dlcoll_comm **group,
                              .count = 2,
                              .dtype = dtype_get(DLCOLL_I32),
                              .elem = 4,
+                             .in_steps = true,
                              .task = split_run,
                              .task_arg = t,
                              .task_bytes = bytes,
@@ -344,6 +346,7 @@ static int make_listed(dlcoll_comm *c, enum call_kind kind, const int *ranks, in
                              .comm = c,
                              .ranks = {.size = c->size, .me = c->rank},
                              .elem = 1,
+                             .in_steps = true,
                              .task = list_run,
                              .task_arg = t,
                              .task_bytes = bytes,

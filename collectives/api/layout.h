@@ -20,12 +20,6 @@ size_t layout_copy_bytes(const dlcoll_layout *l);
 /* Makes that copy in `room`, which is aligned for it. */
 const dlcoll_layout *layout_copy(const dlcoll_layout *l, void *room);
 
-/* Whether the call needs layout_run(). */
-static inline bool layout_is_needed(const struct coll_call *c)
-{
-    return c->send_layout || c->recv_layout || c->pack_parts;
-}
-
 /* As a provider's run: packs, carries out, unpacks. */
 int layout_run(struct coll_call *c);
 

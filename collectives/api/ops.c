@@ -336,6 +336,7 @@ int dlcoll_all_reduce_coalesced(const dlcoll_span *list, size_t n, dlcoll_dtype 
             call.sig.count = sig_pack(total, call.elem);
         call.sig.root = (int32_t)(n & 0x7fffffff);
         call.spans = list;
+        call.in_steps = n > 0;
         call.nspans = n;
         code = nccl_is_for(comm, first_buffer(list, n), call.stream, &call.device);
     }

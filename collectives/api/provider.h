@@ -38,7 +38,12 @@ int provider_run_step(struct coll_call *whole, struct coll_call *step);
 struct algo_key provider_key(const struct coll_call *c);
 
 /* Whether elements of so many bytes can be reduced among so many ranks in shared memory. */
-bool shm_fits(size_t elem, int ranks);
+bool shm_fits_large(size_t elem, int ranks);
+enum { SHM_FITS_ALWAYS = 512 };
+static inline bool shm_fits(size_t elem, int ranks)
+{
+    return elem <= SHM_FITS_ALWAYS || shm_fits_large(elem, ranks);
+}
 
 extern const struct coll_provider shm_provider;  /* shm/provider.c: the ranks of one node */
 extern const struct coll_provider hier_provider; /* hier.c: both, when nodes have several ranks */

@@ -59,15 +59,12 @@ static const struct dtype *get_bytes(size_t size)
 
 const struct dtype *dtype_get(int dtype)
 {
+    if (dtype >= 0 && dtype < NCCL_DTYPES)
+        return &g_dtypes[dtype];
     int i = dtype_index(dtype), pair = pair_index(dtype);
     if (dtype > DLCOLL_ELEMENT_0 && dtype <= DLCOLL_ELEMENT_0 + DLCOLL_ELEMENT_MAX)
         return get_bytes((size_t)(dtype - DLCOLL_ELEMENT_0));
     return i >= 0 ? &g_dtypes[i] : pair >= 0 ? &g_pairs[pair] : NULL;
-}
-
-uint8_t dtype_code(int dtype)
-{
-    return (uint8_t)(dtype > DLCOLL_ELEMENT_0 ? DTYPE_CODE_BYTES : dtype);
 }
 
 const char *dtype_code_name(int code)

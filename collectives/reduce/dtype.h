@@ -25,9 +25,9 @@ struct dtype {
 /* NULL: there is no such type, or no memory for one of the program's. */
 const struct dtype *dtype_get(int dtype);
 
-/* What op signatures have of a type; those of the program's have one code for all sizes. */
+/* What op signatures have of the program's types, whatever their size; of others they have the
+ * value. */
 enum { DTYPE_CODE_BYTES = 62 };
-uint8_t dtype_code(int dtype);
 const char *dtype_code_name(int code); /* "f32"; NULL: unknown */
 
 /* Of an element: for those of the program's as malloc() would align memory of that size. */

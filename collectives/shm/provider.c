@@ -16,7 +16,9 @@ struct shm_tuning shm_tuning = {
 #include "collectives/api/selection.def"
 };
 
-bool shm_fits(size_t elem, int ranks)
+_Static_assert(SHM_FITS_ALWAYS *SHM_RANKS_MAX <= SHM_SLOT_BYTES, "elements of all ranks fit");
+
+bool shm_fits_large(size_t elem, int ranks)
 {
     return (elem + 63) / 64 * 64 * (size_t)ranks <= SHM_SLOT_BYTES;
 }

@@ -94,6 +94,18 @@ static int call_ping_pong(const struct perf_call *c)
     return code;
 }
 
+/* Likewise, along the edges of a ring. */
+static int call_neighbor(const struct perf_call *c)
+{
+    const int from = next_rank(c, -1), to = next_rank(c, 1);
+    dlcoll_graph ring = DLCOLL_GRAPH_INIT;
+    ring.sources = &from;
+    ring.dests = &to;
+    ring.nsources = ring.ndests = 1;
+    return dlcoll_neighbor_all_gather(c->send, c->recv, c->count, c->type, &ring, c->comm, c->opts,
+                                      c->work);
+}
+
 static int call_barrier(const struct perf_call *c)
 {
     return dlcoll_barrier(c->comm, c->opts, c->work);
@@ -238,6 +250,7 @@ const struct perf_op perf_ops[] = {
     {"scan",           PERF_WHOLE,     true,  false, true,  false, call_scan,           wrong_scan,           once},
     {"exscan",         PERF_WHOLE,     true,  false, true,  false, call_exscan,         wrong_exscan,         once},
     {"send_recv",      PERF_WHOLE,     false, false, false, false, call_send_recv,      wrong_send_recv,      once},
+    {"neighbor",       PERF_WHOLE,     false, false, false, false, call_neighbor,       wrong_send_recv,      once},
     {"pingpong",       PERF_WHOLE,     false, false, false, true,  call_ping_pong,      wrong_ping_pong,      once},
     {"barrier",        PERF_NOTHING,   false, false, false, false, call_barrier,        wrong_barrier,        once},
 };

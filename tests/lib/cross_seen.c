@@ -143,9 +143,12 @@ bool cross_same(uint64_t what, uint64_t value)
 
 /* ------------------------------------------------------------------------------ what is missing */
 
+/* Scans, all_to_all_w and neighbour operations have tests of their own. */
 static bool crossed(enum call_kind kind)
 {
-    return (call_has_data(kind) && kind < CALL_EXCHANGE_BYTES) || kind == CALL_BATCH;
+    bool has_own_test = kind >= CALL_SCAN && kind <= CALL_NEIGHBOR_ALL_TO_ALL;
+    return (call_has_data(kind) && kind < CALL_EXCHANGE_BYTES && !has_own_test) ||
+           kind == CALL_BATCH;
 }
 
 /* Whether an operation of that kind, way, type, reduction and place is one, and free to go the way

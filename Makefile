@@ -248,11 +248,12 @@ $(BUILD)/tests/coll_worker $(BUILD)/tests/hang_worker:
 
 # Libraries that a test machine lacks, as far as is needed: one file each, under the real name.
 fake = $(BUILD)/tests/fake/$(1)
-FAKES := $(call fake,failing_calls.so) $(call fake,stamps.so) $(call fake,libnvidia-ml.so.1) $(call fake,libnccl.so.2) $(call fake,libnccl-old.so.2)
+FAKES := $(call fake,clock.so) $(call fake,failing_calls.so) $(call fake,stamps.so) $(call fake,libnvidia-ml.so.1) $(call fake,libnccl.so.2) $(call fake,libnccl-old.so.2)
 reducing := $(patsubst %,$(BUILD)/pic/collectives/reduce/%.o,dtype reduce reduce_pairs reduce_user reduce_portable reduce_avx2 reduce_avx512) \
             $(BUILD)/pic/core/err.o
 $(call fake,libnccl.so.2): $(BUILD)/pic/tests/fake/nccl.o $(reducing)
 $(call fake,libnccl-old.so.2): $(BUILD)/pic/tests/fake/nccl_old.o $(reducing)
+$(call fake,clock.so): $(BUILD)/pic/tests/fake/clock.o
 $(call fake,failing_calls.so): $(BUILD)/pic/tests/fake/failing_calls.o
 $(call fake,stamps.so): $(BUILD)/pic/tests/fake/stamps.o
 $(call fake,libnvidia-ml.so.1): $(BUILD)/pic/tests/fake/nvml.o
@@ -660,6 +661,14 @@ RESTARTS ?= 1000
 warm-restarts: all
 	$(Q)BUILD=$(BUILD) RESTARTS=$(RESTARTS) TEST_LIMIT=7200 tests/integration/test_warm.py many_restarts
 
+# Clean runs of --doctor on eight nodes, DOCTOR_RUNS times (100): on one host, and on hosts that are network
+# namespaces (root). None may report a problem.
+DOCTOR_RUNS ?= 100
+.PHONY: doctor-trials
+doctor-trials: all $(BUILD)/tests/integration/test_doctor $(BUILD)/tests/multihost/test_doctor_hosts
+	$(Q)for t in integration/test_doctor multihost/test_doctor_hosts; do \
+	    DOCTOR_RUNS=$(DOCTOR_RUNS) TEST_FILTER=clean $(BUILD)/tests/$$t || exit 1; done
+
 bench-stdio: $(call bench_bin,bench_stdio) $(BUILD)/tests/worker
 	$(Q)$<
 
@@ -717,6 +726,7 @@ help:
 	@echo '  kill-trials      kill -9 at random moments, TRIALS=3000 with 1 launcher and with 2'
 	@echo '  failing-calls    every call of a launcher that can fail, failed once'
 	@echo '  warm-restarts    a Python program restarted warm, RESTARTS times (1,000): what is left'
+	@echo '  doctor-trials    --doctor on eight clean nodes, DOCTOR_RUNS times (100): no problem is reported (root)'
 	@echo '  net-trials       random faults between 3 network namespaces that train, TRIALS times (100; root)'
 	@echo '  soak             random faults on 4 launchers x 4 workers that train, for MINUTES (30)'
 	@echo '  fuzz             every fuzz target for SECONDS (60)'

@@ -32,6 +32,8 @@
 #include <unistd.h>
 
 #include "agent/device/gpu_watch.h"
+#include "agent/doctor/checks.h"
+#include "agent/doctor/facts.h"
 #include "agent/hostname_check.h"
 #include "agent/mpi/mpi.h"
 #include "agent/process/exit_notify.h"
@@ -106,6 +108,8 @@ struct agent {
     struct rdzv *rdzv;     /* NULL: closed */
     struct rdzv_info info; /* a copy, made when the state becomes DONE */
     struct hostname_check *hostname_check;
+    struct facts_run *facts;        /* --preflight, of this round; NULL: none */
+    bool facts_ready;               /* this node is fit for this round */
     struct trainer_status *trainer; /* NULL: not in a TrainJob */
     struct gatherer *gatherer;      /* NULL: no stack was asked for */
     struct sampler_worker *sampled; /* its workers; job->nproc */
@@ -574,17 +578,20 @@ static bool is_overdue(const struct agent *a)
     return true;
 }
 
-/* Descendants that are not the workers': warm interpreters, and what looks at stacks. malloc'ed. */
+/* Descendants that are not the workers': warm interpreters, what looks at stacks and at the node.
+ * malloc'ed. */
 static pid_t *pids_to_keep(struct agent *a, size_t *n)
 {
     const pid_t *warm;
-    pid_t helper = gatherer_pid(a->gatherer), *kept;
+    const pid_t helpers[] = {gatherer_pid(a->gatherer), facts_pid(a->facts)};
     *n = warm_pool_pids(a->warm_pool, &warm);
-    kept = xcalloc(*n + 1, sizeof(*kept));
+    pid_t *kept = xcalloc(*n + ARRAY_LEN(helpers), sizeof(*kept));
     if (*n)
         memcpy(kept, warm, *n * sizeof(*kept));
-    if (helper)
-        kept[(*n)++] = helper;
+    for (size_t i = 0; i < ARRAY_LEN(helpers); i++) {
+        if (helpers[i])
+            kept[(*n)++] = helpers[i];
+    }
     return kept;
 }
 
@@ -871,6 +878,8 @@ static void agent_leave(struct agent *a, enum stop_reason reason, int exit_code,
     agent_stop_workers(a, signo);
 }
 
+static void answer_prepare(void *arg);
+
 /* This node cannot do its part: no descriptor, no memory, no disk. */
 static void give_up(struct agent *a, const struct err *e)
 {
@@ -880,11 +889,61 @@ static void give_up(struct agent *a, const struct err *e)
     agent_leave(a, STOP_INTERNAL, 125, SIGTERM, text);
 }
 
-/* Answers on_prepare once this host's own name is looked up and the GPUs, if any, are fit. */
+/* --preflight: what is wrong with this node. One on which workers could not run leaves the job. */
+static void on_preflight(void *arg, json_t *facts, const char *why)
+{
+    struct agent *a = arg;
+    struct problems all = {0};
+    struct err e = ERR_INIT;
+    if (!facts)
+        log_warn("--preflight: the node could not be checked: %s", why);
+    else
+        checks_of_node(facts, &all);
+    for (size_t i = 0; i < all.n; i++) {
+        const struct problem *p = &all.p[i];
+        char *text = xasprintf("%s: %s; %s", p->check, p->text, p->remedy);
+        event(a, (struct event){.name = EVENT_NODE_PROBLEM,
+                                .pid = (int)getpid(),
+                                .rank = -1,
+                                .caused_by = -1,
+                                .text = text});
+        if (p->stops && !e.code)
+            err_set(&e, -EINVAL, "--preflight: %s", text);
+        else
+            log_warn("--preflight: %s", text);
+        free(text);
+    }
+    problems_fini(&all);
+    a->facts_ready = true;
+    if (e.code && a->preparing)
+        give_up(a, &e);
+    else
+        answer_prepare(a);
+}
+
+static void on_facts_closed(void *arg)
+{
+    (void)arg; /* of an earlier round */
+}
+
+static void preflight(struct agent *a)
+{
+    a->facts_ready = !a->job->doctor.preflight || !a->job->nproc;
+    if (a->facts_ready)
+        return;
+    facts_close(a->facts, on_facts_closed, a);
+    json_t *question = facts_question(a->job, true);
+    a->facts = facts_start(a->loop, a->spawner, question, on_preflight, a);
+    json_decref(question);
+}
+
+/* Answers on_prepare once this host's own name is looked up, and the node and its GPUs, if any, are
+ * fit. */
 static void answer_prepare(void *arg)
 {
     struct agent *a = arg;
-    if (!a->preparing || !hostname_check_settled(a->hostname_check) || (a->gpus && !a->gpus_ready))
+    if (!a->preparing || !hostname_check_settled(a->hostname_check) || !a->facts_ready ||
+        (a->gpus && !a->gpus_ready))
         return;
     a->preparing = false;
     uint16_t *ports = xcalloc((size_t)a->job->nproc, sizeof(*ports));
@@ -903,6 +962,7 @@ static void on_gpus_ready(void *arg, const struct err *e)
         return;
     }
     a->gpus_ready = true;
+    preflight(a); /* now that the last round's memory is free */
     answer_prepare(a);
 }
 
@@ -922,6 +982,9 @@ static void on_prepare(void *arg, struct generation gen, int group_rank, int nno
         }
     }
     a->preparing = a->fsm.state == RENDEZVOUS;
+    a->facts_ready = false;
+    if (!a->gpus)
+        preflight(a);
     if (a->gpus)
         gpu_watch_ask(a->gpus, GPU_ASK_READY, on_gpus_ready, a);
     answer_prepare(a);
@@ -1918,7 +1981,9 @@ static void close_parts(struct agent *a)
     trainer_status_close(a->trainer);
     exit_notify_unwatch(
         a->exit_notify); /* its thread wakes the loop through a handle of the scope */
-    a->nclosing = 5;
+    a->nclosing = 6;
+    facts_close(a->facts, agent_on_closed, a);
+    a->facts = NULL;
     gatherer_close(a->gatherer, agent_on_closed, a);
     a->gatherer = NULL;
     hang_close(a->hang, agent_on_closed, a);

@@ -111,6 +111,17 @@ struct job_spec {
     int report_fd;      /* takes the report for people in place of standard error; 0: none */
     int report_columns; /* of the terminal that report_fd leads to; 0: it is none */
 
+    struct {
+        bool on;                /* --doctor */
+        bool json;              /* --output json */
+        bool preflight;         /* --preflight */
+        const char *node_check; /* --check_command; NULL: none */
+        double node_check_timeout;
+        const char *program;       /* the file that has to be alike on all nodes; NULL: not known */
+        const char *program_error; /* why it cannot be started; NULL: it can */
+        const char *python;        /* its interpreter; NULL: it is no Python program */
+    } doctor;
+
     bool torchrun; /* called by that name: its rules to the letter */
     bool quiet;
     const char *host; /* this node's name, for people: same as rdzv.host */

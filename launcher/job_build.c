@@ -958,9 +958,67 @@ static bool needs_program(const struct options *o)
     return opt_workers(o) && (!opt_flag(o, OPT_print_binding) || opt_flag(o, OPT_dry_run));
 }
 
+#define DOCTOR_JOIN_S      30 /* for nodes to come: it is for the job that they wait for long */
+#define DOCTOR_LAST_CALL_S 5
+
+/* A program that cannot be started is a fact for the doctor, and nothing restarts. */
+static void build_doctor(struct job_spec *spec, struct options *o, const struct err *program)
+{
+    struct rdzv_config *c = &spec->rdzv;
+    if (program->code)
+        spec->doctor.program_error = options_printf(o, "%s", program->msg);
+    c->max_restarts = c->max_node_restarts = 0;
+    c->elect = false;
+    if (!opt_given(o, OPT_rdzv_conf) || c->join_timeout > DOCTOR_JOIN_S)
+        c->join_timeout = DOCTOR_JOIN_S;
+    if (c->last_call_timeout > DOCTOR_LAST_CALL_S)
+        c->last_call_timeout = DOCTOR_LAST_CALL_S;
+}
+
+/* --doctor, --preflight, --check_command. program: what finding the program has come to. */
+static int build_checks(struct job_spec *spec, struct options *o, const struct err *program,
+                        struct err *e)
+{
+    spec->doctor.on = opt_flag(o, OPT_doctor);
+    spec->doctor.json = opt_is(o, OPT_output, "json");
+    spec->doctor.preflight = opt_flag(o, OPT_preflight);
+    spec->doctor.node_check = text_or_null(o, OPT_check_command);
+    spec->doctor.node_check_timeout = opt_seconds(o, OPT_check_timeout);
+    bool checks = spec->doctor.on || spec->doctor.preflight;
+    if (!spec->doctor.on && opt_given(o, OPT_output))
+        return fail(o, OPT_output, e, "has an effect only with --doctor");
+    if (!checks && spec->doctor.node_check)
+        return fail(o, OPT_check_command, e, "needs --doctor or --preflight");
+    if (spec->doctor.on && !opt_workers(o))
+        return fail(o, OPT_doctor, e, "cannot be combined with --rdzv_only and --witness");
+    if (spec->doctor.on && opt_flag(o, OPT_daemon))
+        return fail(o, OPT_doctor, e, "cannot be combined with --daemon");
+    if (spec->doctor.on)
+        build_doctor(spec, o, program);
+    return 0;
+}
+
+/* --doctor can do without a program. */
+static int find_program(struct job_spec *spec, struct options *o, int *exit_status,
+                        struct err *found, struct err *e)
+{
+    int status = *exit_status;
+    if (!needs_program(o) || (opt_flag(o, OPT_doctor) && !o->command))
+        return 0;
+    if (program_find(spec, o, exit_status, found) >= 0)
+        return 0;
+    if (opt_flag(o, OPT_doctor)) {
+        *exit_status = status;
+        return 0;
+    }
+    *e = *found;
+    return -EINVAL;
+}
+
 int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct err *e)
 {
     char host[HOST_MAX];
+    struct err program = ERR_INIT;
     *spec = (struct job_spec){.torchrun = o->torchrun, .env = o->env};
     *exit_status = o->torchrun ? 1 : 2;
     if (gethostname(host, sizeof(host)) < 0)
@@ -969,9 +1027,11 @@ int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct
     spec->host = options_printf(o, "%s", host);
     if (build_nproc(spec, o, e) < 0 || build_rdzv(spec, o, e) < 0 || build_output(spec, o, e) < 0 ||
         build_signals(spec, o, e) < 0 || check_warm(o, e) < 0 ||
-        (needs_program(o) && program_find(spec, o, exit_status, e) < 0) ||
-        build_mpi(spec, o, e) < 0 || build_warm(spec, o, e) < 0)
+        find_program(spec, o, exit_status, &program, e) < 0 || build_mpi(spec, o, e) < 0 ||
+        build_warm(spec, o, e) < 0 || build_checks(spec, o, &program, e) < 0)
         return -EINVAL;
+    if (spec->doctor.on)
+        spec->name = "dlaunch --doctor";
     if (!opt_workers(o))
         spec->name = opt_flag(o, OPT_rdzv_only) ? "dlaunch --rdzv_only" : "dlaunch --witness";
     build_binding(spec, o);

@@ -4,6 +4,7 @@
  *     -> hosts are given: a launcher on each                      head_run()
  *     -> struct job_spec                                          job_build()
  *     -> --print_config, --print_binding, --dry_run, --daemon
+ *     -> --doctor: no worker is started                           doctor_run()
  *     -> guardian (this process) and agent (its child)            guardian_run(), agent_process()
  */
 #include <errno.h>
@@ -14,6 +15,8 @@
 #include <unistd.h>
 
 #include "agent/agent.h"
+#include "agent/doctor.h"
+#include "agent/doctor/facts.h"
 #include "agent/guardian.h"
 #include "agent/stacks/helper.h"
 #include "core/fd.h"
@@ -479,7 +482,9 @@ static int launch(struct options *o, int argc, char **argv, const struct remote_
     }
     if (remote)
         set_remote(&job, remote);
-    return binding || opt_flag(o, OPT_dry_run) ? 0 : run_job(&job, o, remote);
+    if (binding || opt_flag(o, OPT_dry_run))
+        return 0;
+    return job.doctor.on ? doctor_run(&job) : run_job(&job, o, remote);
 }
 
 static int launch_here(const struct remote_job *remote, int argc, char **argv)
@@ -496,6 +501,8 @@ int main(int argc, char **argv)
     fd_open_std();
     if (argc > 0 && strcmp(argv[0], HELPER_NAME) == 0)
         return helper_main(argc, argv);
+    if (argc > 0 && strcmp(argv[0], FACTS_NAME) == 0)
+        return facts_main(argc, argv);
     block_signal(SIGXFSZ);
     if (argc == 2 && strcmp(argv[1], "--from_head") == 0)
         return remote_main(launch_here);

@@ -43,6 +43,7 @@ const struct opt_group opt_groups[GROUP_COUNT] = {
     [GROUP_STOP] = {"stop", NULL, "Stopping"},
     [GROUP_LOG] = {"log", "log_", "Output"},
     [GROUP_BIND] = {"bind", NULL, "Binding to CPUs"},
+    [GROUP_CHECK] = {"check", NULL, "Checks"},
     [GROUP_DAEMON] = {"daemon", NULL, "Background"},
     [GROUP_INFO] = {NULL, NULL, "Configuration and information"},
 };

@@ -51,6 +51,7 @@ enum opt_group_id {
     GROUP_STOP,
     GROUP_LOG,
     GROUP_BIND,
+    GROUP_CHECK,
     GROUP_DAEMON,
     GROUP_INFO,
     GROUP_COUNT

@@ -237,5 +237,7 @@ int program_find(struct job_spec *spec, struct options *o, int *exit_status, str
     spec->launch_local_rank_arg = launch;
     spec->local_rank_arg_at = (int)at + 1;
     find_warm(spec, o, direct);
+    spec->doctor.python = direct ? spec->warm.python : spec->path;
+    spec->doctor.program = module && !direct ? NULL : direct ? spec->path : o->command[0];
     return 0;
 }

@@ -49,6 +49,7 @@ room agent/output agent agent/process rendezvous/rules
 room agent/device agent agent/process
 room agent/mpi agent rendezvous/rules
 room agent/report agent rendezvous/rules
+room agent/doctor agent agent/device agent/process agent/report rendezvous/rules
 room agent/stacks agent/process agent/report rendezvous/rules
 room launcher/control agent agent/report rendezvous/rules
 room launcher/api launcher/hosts

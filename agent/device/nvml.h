@@ -64,6 +64,12 @@ struct nvml_event { /* nvmlEventData_t */
     O(DeviceGetMaxMigDeviceCount, (nvmlDevice_t, unsigned *))                                 \
     O(DeviceGetMigDeviceHandleByIndex, (nvmlDevice_t, unsigned, nvmlDevice_t *))              \
     O(DeviceGetTotalEccErrors, (nvmlDevice_t, int, int, unsigned long long *))                \
+    O(DeviceGetName, (nvmlDevice_t, char *, unsigned))                                        \
+    O(DeviceGetRemappedRows, (nvmlDevice_t, unsigned *corrected, unsigned *uncorrected,       \
+                              unsigned *pending, unsigned *failed))                           \
+    O(DeviceGetCurrPcieLinkWidth, (nvmlDevice_t, unsigned *))                                 \
+    O(DeviceGetMaxPcieLinkWidth, (nvmlDevice_t, unsigned *))                                  \
+    O(SystemGetDriverVersion, (char *, unsigned))                                             \
     O(EventSetCreate, (nvmlEventSet_t *))                                                     \
     O(EventSetFree, (nvmlEventSet_t))                                                         \
     O(DeviceRegisterEvents, (nvmlDevice_t, unsigned long long, nvmlEventSet_t))               \

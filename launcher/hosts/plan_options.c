@@ -29,7 +29,7 @@ int plan_options_check(struct options *o, size_t nhosts, struct err *e)
                        "%s: one address cannot be that of %zu hosts; --interface names "
                        "a network",
                        opt_where(o, OPT_local_addr), nhosts);
-    if (!o->command)
+    if (!o->command && !opt_flag(o, OPT_doctor))
         return err_set(e, -EINVAL, "no program is given");
     return 0;
 }
@@ -143,7 +143,7 @@ char **plan_options_argv(struct options *o, const struct job_of_hosts *j, const 
         add(&a, (char *)"--log_line_prefix_template=[${hostname} ${role_name}${local_rank}]:");
     add(&a, (char *)"--");
     *program_at = (int)a.n;
-    for (char **w = o->command; *w; w++)
+    for (char **w = o->command; w && *w; w++)
         add(&a, *w);
     return a.list;
 }

@@ -32,6 +32,7 @@ static const struct {
     [EVENT_WORKER_FINISH] = {"worker.finish", EV_ATTEMPT | EV_NODE | EV_PID | EV_RANK | EV_END |
                                                   EV_CAUSE | EV_CAUSED_BY},
     [EVENT_NODE_LEDGER] = {"node.ledger", EV_NODE | EV_PID | EV_TEXT},
+    [EVENT_NODE_PROBLEM] = {"node.problem", EV_NODE | EV_PID | EV_TEXT},
     [EVENT_SUSPECT] = {"suspect", EV_ATTEMPT | EV_RANKS | EV_TEXT},
     [EVENT_HANG] = {"hang", EV_ATTEMPT | EV_RANKS | EV_TEXT},
 };

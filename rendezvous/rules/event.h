@@ -38,6 +38,8 @@ enum event_name {
     EVENT_WORKER_FINISH,
     /* One node, when its workers stop running. */
     EVENT_NODE_LEDGER, /* text as ledger_note() */
+    /* One node, with --preflight: what is wrong with it. */
+    EVENT_NODE_PROBLEM,
     /* The job, with --hang_after; written by the coordinator's agent. */
     EVENT_SUSPECT, /* ranks wait longer than usual for others */
     EVENT_HANG,    /* and those do not move */

@@ -677,6 +677,7 @@ void member_state_get_info(const struct member_state *m, struct rdzv_info *out)
                  : m->leaving ? "stopping"
                               : names[m->round.state];
     out->gen = m->gen;
+    out->id = m->rules.hello.id;
     out->group_rank = m->group_rank;
     out->nnodes = m->nnodes;
     out->world_size = in_round ? m->table.world_size : 0;

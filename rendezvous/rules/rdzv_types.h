@@ -78,6 +78,7 @@ enum request_kind {
     REQUEST_SUSPECT, /* workers of the node give no sign of life; id: milliseconds left to them */
     REQUEST_HANG,    /* the job hangs: text; signal: 1 suspected, 2 certain; id: 1 when the workers
                         of these ranks are to be killed */
+    REQUEST_DOCTOR,  /* --doctor; each node sends an rdzv_answer */
     REQUEST_KINDS
 };
 struct rdzv_request {
@@ -118,6 +119,7 @@ struct rdzv_info {
     const char *phase; /* "joining", "waiting", "preparing", "running", "stopping", "finished" */
     struct generation gen;
     int group_rank, nnodes, world_size, restart_count;
+    struct node_id id;           /* of this node: where its answers go */
     bool coordinator;            /* this process is it */
     char endpoint[HOST_MAX + 8]; /* where the coordinator listens */
 };

@@ -4,8 +4,10 @@
  *     BUS UUID USED_MIB TOTAL_MIB STATE ECC XID PID
  *
  * STATE: ok, lost, gone (no such device), stuck (the call does not return), exclusive or prohibited
- * (the compute mode). XID: 0, or one that the next wait for events gets, once. PID: 0, or a process
- * that uses it. Behind a GPU that MIG divides, "mig UUID USED_MIB TOTAL_MIB" per instance; a UUID
+ * (the compute mode), remapped or pending (rows of its memory that could not, or have to, be
+ * remapped), narrow (PCI Express lanes are missing). XID: 0, or one that the next wait for events
+ * gets, once. PID: 0, or a process that uses it. Behind a GPU that MIG divides, "mig UUID USED_MIB
+ * TOTAL_MIB" per instance; a UUID
  * "-" is a place without an instance. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -203,6 +205,47 @@ CALL nvmlDeviceGetTotalEccErrors(nvmlDevice_t g, int kind, int since, unsigned l
     int rc = state_of(g);
     *n = kind == NVML_ECC_UNCORRECTED && since == NVML_ECC_SINCE_BOOT ? g->ecc : 0;
     return rc;
+}
+
+CALL nvmlDeviceGetName(nvmlDevice_t g, char *out, unsigned len);
+CALL nvmlDeviceGetName(nvmlDevice_t g, char *out, unsigned len)
+{
+    snprintf(out, len, "Fake with %llu MiB", g->total);
+    return NVML_SUCCESS;
+}
+
+CALL nvmlDeviceGetRemappedRows(nvmlDevice_t g, unsigned *corrected, unsigned *uncorrected,
+                               unsigned *pending, unsigned *failed);
+CALL nvmlDeviceGetRemappedRows(nvmlDevice_t g, unsigned *corrected, unsigned *uncorrected,
+                               unsigned *pending, unsigned *failed)
+{
+    *corrected = *uncorrected = 0;
+    *pending = strcmp(g->state, "pending") == 0;
+    *failed = strcmp(g->state, "remapped") == 0;
+    return NVML_SUCCESS;
+}
+
+CALL nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t g, unsigned *n);
+CALL nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t g, unsigned *n)
+{
+    *n = strcmp(g->state, "narrow") == 0 ? 4 : 16;
+    return NVML_SUCCESS;
+}
+
+CALL nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t g, unsigned *n);
+CALL nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t g, unsigned *n)
+{
+    (void)g;
+    *n = 16;
+    return NVML_SUCCESS;
+}
+
+CALL nvmlSystemGetDriverVersion(char *out, unsigned len);
+CALL nvmlSystemGetDriverVersion(char *out, unsigned len)
+{
+    const char *version = getenv("FAKE_DRIVER");
+    snprintf(out, len, "%s", version ? version : "550.54.15");
+    return NVML_SUCCESS;
 }
 
 CALL nvmlEventSetCreate(nvmlEventSet_t *out);

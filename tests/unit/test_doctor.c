@@ -1,0 +1,589 @@
+/* The checks of the doctor on facts of eight nodes, one of which has a fault; the tournament; and
+ * what two nodes find out about their path, over real sockets. */
+#include "tests/lib/test.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/doctor/checks.h"
+#include "agent/doctor/facts.h"
+#include "agent/doctor/match.h"
+#include "core/fd.h"
+#include "core/mem.h"
+
+enum { NODES = 8 };
+
+/* A node with GPUs and InfiniBand on which all is well. */
+static const char *const healthy =
+    "{'nproc': 8, 'nodes': 8, 'gpus': true,"
+    " 'limits': {'nofile': 65536}, 'own_threads': 100, 'threads_left': 30000, 'ports': 28232,"
+    " 'cgroup': {'pids': {'limit': 9000, 'free': 8000},"
+    "            'memory': {'limit': 5e11, 'free': 4e11}},"
+    " 'memory': {'bytes': 1e12, 'available_bytes': 9e11},"
+    " 'shm': {'path': '/dev/shm', 'bytes': 5e11, 'free_bytes': 5e11},"
+    " 'tmp': {'path': '/tmp', 'bytes': 1e12, 'free_bytes': 1e11, 'free_files': 1e6},"
+    " 'log_dir': {'path': '/logs', 'bytes': 1e12, 'free_bytes': 1e11, 'free_files': 1e6},"
+    " 'interfaces': {'lo': {'up': true, 'mtu': 65536, 'addresses': ['127.0.0.1']},"
+    "                'eth0': {'up': true, 'mtu': 9000, 'speed_mbit': 100000, 'duplex': 'full',"
+    "                         'addresses': ['@']}},"
+    " 'rdma': {'mlx5_0:1': 'ACTIVE'},"
+    " 'variables': {'NCCL_DEBUG': 'WARN', 'NCCL_SOCKET_IFNAME': 'eth'},"
+    " 'cpus': 96,"
+    " 'hostname': {'name': '@', 'addresses': ['@'], 'loopback': false, 'seconds': 0.01},"
+    " 'meet': {'name': 'n0', 'addresses': ['10.0.0.1'], 'loopback': false, 'seconds': 0.01},"
+    " 'versions': {'dlaunch': '1.0', 'libdlcoll': '1.0', 'driver': '550.54.15', 'NCCL': '2.28.3',"
+    "              'PyTorch': '2.9.0', 'Python': '3.12.1'},"
+    " 'program': {'path': '/train.py', 'bytes': 100, 'content': 'abc'},"
+    " 'node_check': {'command': 'check', 'status': 0, 'output': 'fine'},"
+    " 'clock_s': 0.0001, 'clock_error_s': 0.0002,"
+    " 'gpu': {'present': 8, 'visible': 8, 'list': ["
+    "   {'bus': '0000:01:00.0', 'name': 'H100', 'used_bytes': 4e6, 'bytes': 8e10,"
+    "    'ecc_uncorrected': 0, 'compute_mode': 0, 'mig_mode': false, 'pcie_width': 16,"
+    "    'pcie_width_max': 16},"
+    "   {'bus': '0000:02:00.0', 'name': 'H100', 'used_bytes': 4e6, 'bytes': 8e10,"
+    "    'mig_mode': false}]}}";
+
+static json_t *json(const char *text)
+{
+    char *copy = xstrdup(text);
+    for (char *c = copy; *c; c++)
+        *c = *c == '\'' ? '"' : *c;
+    json_error_t e;
+    json_t *j = json_loads(copy, JSON_DECODE_ANY, &e);
+    ck_assert_msg(j != NULL, "%s: %s", text, e.text);
+    free(copy);
+    return j;
+}
+
+static json_t *make_nodes(int n)
+{
+    json_t *nodes = json_array();
+    for (int i = 0; i < n; i++) {
+        json_t *node = json(healthy);
+        char text[32];
+        snprintf(text, sizeof(text), "10.0.0.%d", i + 1);
+        json_object_set_new(node, "node", json_integer(i));
+        json_object_set_new(node, "host", json_string(test_text("n%d", i)));
+        json_object_set_new(node, "addr", json_string(text));
+        json_array_set_new(
+            json_object_get(json_object_get(json_object_get(node, "interfaces"), "eth0"),
+                            "addresses"),
+            0, json_string(text));
+        json_array_append_new(nodes, node);
+    }
+    return nodes;
+}
+
+/* All paths, each measured once; what is usual differs by some percent. */
+static json_t *make_pairs(int n)
+{
+    json_t *pairs = json_array();
+    for (int a = 0; a < n; a++) {
+        for (int b = a + 1; b < n; b++)
+            json_array_append_new(pairs, json_pack("{s:i,s:i,s:f,s:f,s:i}", "a", a, "b", b,
+                                                   "rtt_us", 20.0 + (a * 7 + b * 3) % 5, "bps",
+                                                   1e10 - 2e8 * ((a * 5 + b) % 7), "measured", 1));
+    }
+    return pairs;
+}
+
+/* Sets the value at "a.b.0.c"; an empty value removes it. */
+static void plant(json_t *j, const char *path, const char *value)
+{
+    char key[64];
+    size_t len = strcspn(path, ".");
+    snprintf(key, sizeof(key), "%.*s", (int)len, path);
+    bool last = !path[len];
+    if (json_is_array(j)) {
+        ck_assert(!last);
+        plant(json_array_get(j, (size_t)atoi(key)), path + len + 1, value);
+    } else if (last && !*value) {
+        json_object_del(j, key);
+    } else if (last) {
+        json_object_set_new(j, key, json(value));
+    } else {
+        if (!json_object_get(j, key))
+            json_object_set_new(j, key, json_object());
+        plant(json_object_get(j, key), path + len + 1, value);
+    }
+}
+
+static void check_clean(json_t *nodes, json_t *pairs)
+{
+    struct problems all = {0};
+    checks_of_job(nodes, pairs, &all);
+    char *text = problems_text(&all);
+    ck_assert_msg(all.n == 0, "%s", text);
+    free(text);
+    problems_fini(&all);
+}
+
+START_TEST(healthy_nodes_are_clean)
+{
+    for (int n = 1; n <= 16; n++) {
+        json_t *nodes = make_nodes(n), *pairs = make_pairs(n);
+        check_clean(nodes, pairs);
+        json_decref(nodes);
+        json_decref(pairs);
+    }
+}
+END_TEST
+
+/* One node of eight; `words` are in its line, and the line has a remedy. */
+static const struct fault {
+    const char *path, *value, *check, *words;
+} faults[] = {
+    {"limits.nofile", "256", "nofile", "hard limit of open files is 256"},
+    {"limits.memlock_bytes", "65536", "memlock", "64 KiB of memory can be locked"},
+    {"limits.nproc", "200", "nproc", "may have 200 processes"},
+    {"limits.file_bytes", "1e6", "file-size", "files may be 977 KiB long"},
+    {"limits.address_space_bytes", "1e9", "address-space", "may map 954 MiB"},
+    {"cgroup.pids.free", "20", "pids", "allows 20 more processes"},
+    {"cgroup.memory.free", "1e8", "memory-limit", "allows 95 MiB more memory"},
+    {"threads_left", "100", "threads", "allows 100 more threads"},
+    {"memory.available_bytes", "1e8", "memory", "95 MiB of memory are available"},
+    {"memory.bytes", "5e11", "sizes", "of memory; others"},
+    {"cpus", "48", "sizes", "may use 48 CPUs; others: 96"},
+    {"shm.bytes", "67108864", "shm", "/dev/shm has 64 MiB"},
+    {"shm.free_bytes", "1e6", "shm", "/dev/shm is full"},
+    {"shm.error", "'Permission denied'", "shm", "/dev/shm cannot be used: Permission denied"},
+    {"tmp.free_bytes", "1000", "tmp", "/tmp is full: 1000 bytes are free"},
+    {"tmp.free_files", "3", "tmp", "room for only 3 more files"},
+    {"tmp.error", "'Read-only file system'", "tmp", "/tmp cannot be used: Read-only"},
+    {"log_dir.free_bytes", "1000", "log-dir", "/logs is full"},
+    {"log_dir.error", "'Permission denied'", "log-dir", "/logs cannot be used"},
+    {"ports", "100", "ports", "only 100 ports"},
+    {"interfaces.eth0.up", "false", "interface", "interface eth (NCCL_SOCKET_IFNAME) is down"},
+    {"interfaces.eth0.mtu", "1500", "mtu", "eth0 has an MTU of 1500; others: 9000"},
+    {"interfaces.eth0.speed_mbit", "10000", "speed", "eth0 runs at 10000 Mbit/s; others: 100000"},
+    {"interfaces.eth0.duplex", "'half'", "duplex", "eth0 is in half duplex"},
+    {"variables.GLOO_SOCKET_IFNAME", "'ib9'", "interface", "GLOO_SOCKET_IFNAME names ib9"},
+    {"rdma.mlx5_0:1", "'DOWN'", "rdma", "mlx5_0:1 is DOWN"},
+    {"hostname.error", "'Name or service not known'", "hostname", "does not resolve"},
+    {"hostname.loopback", "true", "hostname", "where other nodes do not reach it"},
+    {"hostname.seconds", "5", "hostname", "took 5.0 s to resolve its own name"},
+    {"meet.error", "'Temporary failure'", "meet", "n0, does not resolve: Temporary failure"},
+    {"meet.seconds", "9.5", "meet", "took 9.5 s to resolve n0"},
+    {"addr", "'127.0.0.1'", "address", "127.0.0.1, which is the loopback address"},
+    {"variables.NCCL_DEBUG", "'INFO'", "variables", "NCCL_DEBUG is INFO; most nodes': WARN"},
+    {"variables.NCCL_DEBUG", "", "variables", "NCCL_DEBUG is none; most nodes': WARN"},
+    {"variables.OMP_NUM_THREADS", "'4'", "variables", "OMP_NUM_THREADS is 4; most nodes': none"},
+    {"versions.dlaunch", "'0.9'", "versions", "dlaunch is 0.9; most nodes': 1.0"},
+    {"versions.libdlcoll", "'0.9'", "versions", "libdlcoll is 0.9"},
+    {"versions.driver", "'535.1'", "versions", "driver is 535.1; most nodes': 550.54.15"},
+    {"versions.NCCL", "'2.27.5'", "versions", "NCCL is 2.27.5; most nodes': 2.28.3"},
+    {"versions.PyTorch", "'2.8.0'", "versions", "PyTorch is 2.8.0; most nodes': 2.9.0"},
+    {"versions.PyTorch", "", "versions", "PyTorch is none; most nodes': 2.9.0"},
+    {"versions.Python", "'3.11.2'", "versions", "Python is 3.11.2"},
+    {"program.content", "'def'", "program", "the program's file is not that of most nodes"},
+    {"program_error", "'/train.py: No such file'", "program", "cannot be started: /train.py"},
+    {"python_error", "{'path': '/bin/python', 'error': 'it does not answer'}", "python",
+     "/bin/python does not run: it does not answer"},
+    {"clock_s", "3.5", "clock", "its clock is 3.5 s ahead of those of most nodes"},
+    {"clock_s", "-0.3", "clock", "its clock is 0.3 s behind those of most nodes"},
+    {"gpu.error", "'Driver/library version mismatch'", "gpu-driver", "version mismatch"},
+    {"gpu.visible", "7", "gpu-count", "it has 7 GPUs for 8 workers"},
+    {"gpu.present", "7", "gpu-count", "number of its GPUs is 7; most nodes': 8"},
+    {"gpu.list.0.name", "'A100'", "gpu-count", "model of its GPUs is A100; most nodes': H100"},
+    {"gpu.list.1.lost", "true", "gpu-lost", "GPU 0000:02:00.0 does not answer"},
+    {"gpu.list.0.pid", "4711", "gpu-idle", "GPU 0000:01:00.0 is used by process 4711"},
+    {"gpu.list.0.used_bytes", "7e9", "gpu-idle", "6.5 GiB of GPU 0000:01:00.0 are in use"},
+    {"gpu.list.0.ecc_uncorrected", "2", "gpu-memory", "has had 2 uncorrected memory errors"},
+    {"gpu.list.0.remap_failed", "true", "gpu-memory", "could not be remapped"},
+    {"gpu.list.0.remap_pending", "true", "gpu-memory", "has to be reset"},
+    {"gpu.list.0.pcie_width", "8", "gpu-pcie", "has 8 of 16 PCI Express lanes"},
+    {"gpu.list.0.compute_mode", "2", "gpu-mode", "prohibits computing"},
+    {"gpu.list.0.mig_mode", "true", "gpu-mig", "divides some of its GPUs"},
+    {"node_check.status", "3", "node-check", "check ended with 3: fine"},
+    {"node_check.signal", "11", "node-check", "check was killed by signal 11"},
+    {"node_check.error", "'it was not done in time'", "node-check", "not done in time"},
+    {"node_check.answer", "{'failed_checks': ['nvlink']}", "node-check", "nvlink failed"},
+    {"node_check.answer", "{'fail_count': 2}", "node-check", "2 checks failed"},
+    {"node_check.answer", "{'success': false, 'message': 'hot'}", "node-check", "not healthy: hot"},
+    {"missing", "'no answer'", "facts", "could not be collected: no answer"},
+};
+
+START_TEST(a_fault_is_named_with_node_and_remedy)
+{
+    const struct fault *f = &faults[_i];
+    int victim = 1 + _i % (NODES - 1);
+    json_t *nodes = make_nodes(NODES), *pairs = make_pairs(NODES);
+    struct problems all = {0};
+    plant(json_array_get(nodes, (size_t)victim), f->path, f->value);
+    checks_of_job(nodes, pairs, &all);
+    char *text = problems_text(&all);
+    ck_assert_msg(all.n == 1, "%s: %zu problems:\n%s", f->path, all.n, text);
+    ck_assert_msg(all.p[0].node == victim, "%s: %s", f->path, text);
+    ck_assert_str_eq(all.p[0].check, f->check);
+    ck_assert_msg(strstr(text, f->words) && all.p[0].remedy[0], "%s: %s", f->path, text);
+    ck_assert_msg(strncmp(text, test_text("n%d (node %d): ", victim, victim), 13) == 0, "%s", text);
+    free(text);
+    problems_fini(&all);
+    json_decref(nodes);
+    json_decref(pairs);
+}
+END_TEST
+
+/* The same fault on several nodes is one line. */
+START_TEST(equal_problems_are_one_line)
+{
+    static const int victims[] = {1, 2, 3, 5};
+    json_t *nodes = make_nodes(NODES), *pairs = make_pairs(NODES);
+    struct problems all = {0};
+    for (size_t i = 0; i < ARRAY_LEN(victims); i++)
+        plant(json_array_get(nodes, (size_t)victims[i]), "threads_left", "10");
+    checks_of_job(nodes, pairs, &all);
+    char *text = problems_text(&all);
+    ck_assert_int_eq((int)all.n, 4);
+    ck_assert_msg(strncmp(text, "n1, n2, n3 and 1 more (nodes 1-3,5): threads: ", 46) == 0, "%s",
+                  text);
+    ck_assert_ptr_eq(strchr(text, '\n'), strrchr(text, '\n'));
+    free(text);
+    problems_fini(&all);
+    json_decref(nodes);
+    json_decref(pairs);
+}
+END_TEST
+
+/* What has no meaning for the job is not reported: limits that suffice, InfiniBand that is not
+ * there, JSON of a node check that says nothing. */
+START_TEST(what_does_no_harm_is_no_problem)
+{
+    static const struct {
+        const char *path, *value;
+    } harmless[] = {
+        {"limits.nofile", "4096"},
+        {"rdma", "{}"},
+        {"node_check.answer", "{'failed_checks': [], 'fail_count': 0, 'success': true}"},
+        {"node_check.answer", "{'words': 'none'}"},
+        {"hostname.seconds", "1.5"},
+        {"clock_s", "0.05"},
+        {"clock_error_s", "9"},
+        {"gpu.list.0.used_bytes", "4e8"},
+        {"memory.bytes", "0.99e12"},
+        {"interfaces.eth1", "{'up': false, 'addresses': []}"},
+        {"variables.GLOO_SOCKET_IFNAME", "'eth0'"},
+        {"interfaces.eth0.speed_mbit", ""},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(harmless); i++) {
+        json_t *nodes = make_nodes(NODES), *pairs = make_pairs(NODES);
+        plant(json_array_get(nodes, 3), harmless[i].path, harmless[i].value);
+        check_clean(nodes, pairs);
+        json_decref(nodes);
+        json_decref(pairs);
+    }
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------------- paths
+ */
+
+static json_t *pair_of(json_t *pairs, int a, int b)
+{
+    json_t *p;
+    size_t i;
+    json_array_foreach(pairs, i, p)
+    {
+        if (json_integer_value(json_object_get(p, "a")) == a &&
+            json_integer_value(json_object_get(p, "b")) == b)
+            return p;
+    }
+    ck_abort_msg("no pair %d-%d", a, b);
+}
+
+static void spoil(json_t *pair, const char *key, double value)
+{
+    json_object_set_new(pair, key, json_real(value));
+    json_object_set_new(pair, "measured", json_integer(4));
+}
+
+static void break_path(json_t *pairs, int from, int to, int stage, int code)
+{
+    json_t *p = pair_of(pairs, from < to ? from : to, from < to ? to : from);
+    json_object_set_new(
+        p, "error",
+        json_pack("{s:i,s:i,s:i,s:i}", "at", from, "to", to, "stage", stage, "errno", code));
+    json_object_set_new(p, "measured", json_integer(4));
+}
+
+static void expect_one(json_t *pairs, int n, int node, int other, const char *check,
+                       const char *words)
+{
+    json_t *nodes = make_nodes(n);
+    struct problems all = {0};
+    checks_of_job(nodes, pairs, &all);
+    char *text = problems_text(&all);
+    ck_assert_msg(all.n == 1, "%zu problems:\n%s", all.n, text);
+    ck_assert_str_eq(all.p[0].check, check);
+    ck_assert_msg(all.p[0].node == node && all.p[0].other == other && strstr(text, words), "%s",
+                  text);
+    free(text);
+    problems_fini(&all);
+    json_decref(nodes);
+    json_decref(pairs);
+}
+
+START_TEST(slow_nodes_and_slow_paths)
+{
+    json_t *pairs = make_pairs(NODES);
+    for (int i = 0; i < NODES; i++) {
+        if (i != 5)
+            spoil(pair_of(pairs, i < 5 ? i : 5, i < 5 ? 5 : i), "rtt_us", 5020 + i);
+    }
+    expect_one(pairs, NODES, 5, -1, "latency", "n5 (node 5): latency: its latency is 5027 us");
+    pairs = make_pairs(NODES);
+    for (int i = 1; i < NODES; i++)
+        spoil(pair_of(pairs, 0, i), "bps", 5e8 - i);
+    expect_one(pairs, NODES, 0, -1, "bandwidth", "its bandwidth is 500 MB/s (usual:");
+    pairs = make_pairs(NODES);
+    spoil(pair_of(pairs, 2, 6), "bps", 4e8);
+    expect_one(pairs, NODES, 2, 6, "bandwidth", "the path to n6 (node 6): its bandwidth");
+    pairs = make_pairs(NODES);
+    spoil(pair_of(pairs, 2, 6), "rtt_us", 2000);
+    expect_one(pairs, NODES, 2, 6, "latency", "the path to n6 (node 6): its latency is 2000 us");
+    pairs = make_pairs(2);
+    spoil(pair_of(pairs, 0, 1), "rtt_us", 40000);
+    expect_one(pairs, 2, 0, 1, "latency", "its latency is 40.0 ms");
+}
+END_TEST
+
+START_TEST(ports_that_are_not_reached)
+{
+    json_t *pairs = make_pairs(NODES);
+    for (int i = 0; i < NODES; i++) {
+        if (i != 3)
+            break_path(pairs, i, 3, MATCH_CONNECT, ETIMEDOUT);
+    }
+    expect_one(pairs, NODES, 3, -1, "reach",
+               "does not reach its port at 10.0.0.4: nothing answers");
+    pairs = make_pairs(NODES);
+    for (int i = 0; i < NODES; i++) {
+        if (i != 3)
+            break_path(pairs, 3, i, MATCH_CONNECT, EHOSTUNREACH);
+    }
+    expect_one(pairs, NODES, 3, -1, "reach", "it does not reach n0 at 10.0.0.1: No route to host");
+    pairs = make_pairs(NODES);
+    break_path(pairs, 2, 5, MATCH_CONNECT, ECONNREFUSED);
+    expect_one(pairs, NODES, 5, 2, "reach", "n2 (node 2) does not reach its port at 10.0.0.6");
+    pairs = make_pairs(2);
+    break_path(pairs, 0, 1, MATCH_BULK, ETIMEDOUT);
+    expect_one(pairs, 2, 1, 0, "reach", "small packets arrive and large ones do not");
+}
+END_TEST
+
+START_TEST(suspects_are_measured_again)
+{
+    json_t *pairs = make_pairs(NODES);
+    int out[4][2];
+    ck_assert_int_eq(checks_suspects(pairs, NODES, out, 4), 0);
+    json_object_set_new(pair_of(pairs, 1, 2), "bps", json_real(5e8));
+    json_object_set_new(pair_of(pairs, 3, 4), "bps", json_real(1e8));
+    ck_assert_int_eq(checks_suspects(pairs, NODES, out, 4), 2);
+    ck_assert_int_eq(out[0][0], 3); /* the worst first */
+    ck_assert_int_eq(out[1][0], 1);
+    for (int i = 0; i < 3; i++) { /* the best measurement counts, and the fourth one is the last */
+        json_t *again = json_pack("{s:i,s:i,s:f,s:f}", "a", 3, "b", 4, "rtt_us", 20.0, "bps",
+                                  i == 1 ? 2e8 : 1e7);
+        checks_take_pair(pairs, again);
+        json_decref(again);
+    }
+    ck_assert(json_number_value(json_object_get(pair_of(pairs, 3, 4), "bps")) == 2e8);
+    ck_assert_int_eq(checks_suspects(pairs, NODES, out, 4), 1);
+    json_decref(pairs);
+}
+END_TEST
+
+/* With few rounds not all paths are known: a suspect meets a node that is above suspicion. */
+START_TEST(a_suspect_meets_a_good_node)
+{
+    json_t *pairs = json_array();
+    int out[4][2];
+    for (int a = 0; a < 6; a += 2)
+        json_array_append_new(pairs,
+                              json_pack("{s:i,s:i,s:f,s:f,s:i}", "a", a, "b", a + 1, "rtt_us", 20.0,
+                                        "bps", a == 4 ? 1e8 : 1e10, "measured", 1));
+    ck_assert_int_eq(checks_suspects(pairs, 6, out, 4), 3);
+    ck_assert(out[0][0] == 4 && out[0][1] == 5);
+    ck_assert(out[1][0] == 4 && out[1][1] == 0);
+    ck_assert(out[2][0] == 5 && out[2][1] == 0);
+    json_decref(pairs);
+}
+END_TEST
+
+START_TEST(everybody_meets_everybody_once)
+{
+    static bool met[65][65];
+    for (int n = 1; n <= 64; n++) {
+        memset(met, 0, sizeof(met));
+        for (int round = 0; round < match_rounds(n); round++) {
+            for (int me = 0; me < n; me++) {
+                int other = match_partner(n, round, me);
+                if (other < 0)
+                    continue;
+                ck_assert_int_lt(other, n);
+                ck_assert_int_ne(other, me);
+                ck_assert_int_eq(match_partner(n, round, other), me);
+                ck_assert(!met[me][other]);
+                met[me][other] = true;
+            }
+        }
+        for (int a = 0; a < n; a++) {
+            for (int b = 0; b < n; b++)
+                ck_assert(a == b || met[a][b]);
+        }
+    }
+}
+END_TEST
+
+/* ----------------------------------------------------------------------------------------- matches
+ */
+
+static int open_port(struct netaddr *a)
+{
+    netaddr_parse_ip(a, "127.0.0.1", 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    ck_assert(bind(fd, &a->sa, a->len) == 0 && listen(fd, 64) == 0);
+    socklen_t len = sizeof(a->ss);
+    getsockname(fd, &a->sa, &len);
+    return fd;
+}
+
+static void *run_match(void *m)
+{
+    match_run(m);
+    return NULL;
+}
+
+static void play(struct match m[2])
+{
+    pthread_t t;
+    ck_assert_int_eq(pthread_create(&t, NULL, run_match, &m[1]), 0);
+    match_run(&m[0]);
+    pthread_join(t, NULL);
+}
+
+START_TEST(a_match_measures_the_path)
+{
+    struct match m[2] = {{.nonce = 7, .caller = true}, {.nonce = 7}};
+    struct netaddr at[2];
+    for (int i = 0; i < 2; i++)
+        m[i].listen_fd = open_port(&at[i]);
+    m[0].peer = at[1];
+    m[1].peer = at[0];
+    _cleanup_fd_ int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(connect(stranger, &at[1].sa, at[1].len), 0); /* it comes first */
+    ck_assert_int_eq((int)write(stranger, "GET / HTTP/1.0\r\n\r\n", 18), 18);
+    play(m);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_msg(m[i].stage == MATCH_OVER, "%d: stage %d, %s", i, m[i].stage,
+                      strerror(m[i].error));
+        close(m[i].listen_fd);
+    }
+    ck_assert(m[0].rtt_us > 0 && m[0].rtt_us < 1e6);
+    ck_assert(m[0].out_bps > 1e6 && m[0].in_bps > 1e6);
+}
+END_TEST
+
+START_TEST(a_port_that_nobody_opens)
+{
+    struct match m[2] = {{.nonce = 7, .caller = true}, {.nonce = 7}};
+    struct netaddr at[2], nobody;
+    for (int i = 0; i < 2; i++)
+        m[i].listen_fd = open_port(&at[i]);
+    close(open_port(&nobody));
+    m[0].peer = nobody;
+    m[1].peer = at[0]; /* dials back all the same */
+    play(m);
+    ck_assert(m[0].stage == MATCH_CONNECT && m[0].error == ECONNREFUSED);
+    ck_assert_int_eq(m[1].stage, MATCH_OVER);
+    for (int i = 0; i < 2; i++)
+        close(m[i].listen_fd);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------------- facts
+ */
+
+static void put_file(const char *path, const char *text)
+{
+    char *full = test_text("%s%s", tmpdir(), path);
+    for (char *slash = full + strlen(tmpdir()) + 1; (slash = strchr(slash, '/')); slash++) {
+        *slash = '\0';
+        mkdir(full, 0777);
+        *slash = '/';
+    }
+    write_file(full, text);
+}
+
+static double fact(const json_t *facts, const char *a, const char *b, const char *c)
+{
+    return json_number_value(json_object_get(json_object_get(json_object_get(facts, a), b), c));
+}
+
+/* The limits of the cgroup itself and of those around it, of both versions; InfiniBand. */
+START_TEST(facts_of_a_foreign_root)
+{
+    put_file("/proc/self/cgroup", "0::/jobs/one\n");
+    put_file("/sys/fs/cgroup/jobs/one/pids.max", "max\n");
+    put_file("/sys/fs/cgroup/jobs/one/pids.current", "5\n");
+    put_file("/sys/fs/cgroup/jobs/pids.max", "100\n");
+    put_file("/sys/fs/cgroup/jobs/pids.current", "90\n");
+    put_file("/sys/fs/cgroup/jobs/one/memory.max", "1000000000\n");
+    put_file("/sys/fs/cgroup/jobs/one/memory.current", "900000000\n");
+    put_file("/sys/fs/cgroup/jobs/one/memory.stat", "anon 250000000\nfile 650000000\n");
+    put_file("/proc/meminfo", "MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:   500 kB\n");
+    put_file("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN\n");
+    json_t *question = json_pack("{s:s,s:i,s:i,s:b,s:b,s:s}", "root", tmpdir(), "nproc", 1, "nodes",
+                                 2, "gpus", 0, "brief", 1, "tmp", tmpdir());
+    json_t *facts = facts_collect(question);
+    ck_assert(fact(facts, "cgroup", "pids", "free") == 10);
+    ck_assert(fact(facts, "cgroup", "pids", "limit") == 100);
+    ck_assert(fact(facts, "cgroup", "memory", "free") == 750000000);
+    ck_assert(json_number_value(
+                  json_object_get(json_object_get(facts, "memory"), "available_bytes")) == 512000);
+    ck_assert_str_eq(json_string_value(json_object_get(json_object_get(facts, "rdma"), "mlx5_0:1")),
+                     "DOWN");
+    json_decref(facts);
+    put_file("/proc/self/cgroup", "8:pids:/a\n4:memory:/b\n0::/\n");
+    put_file("/sys/fs/cgroup/pids/a/pids.max", "40\n");
+    put_file("/sys/fs/cgroup/pids/a/pids.current", "30\n");
+    put_file("/sys/fs/cgroup/memory/b/memory.limit_in_bytes", "500\n");
+    put_file("/sys/fs/cgroup/memory/b/memory.usage_in_bytes", "400\n");
+    put_file("/sys/fs/cgroup/memory/b/memory.stat", "total_rss 100\n");
+    facts = facts_collect(question);
+    ck_assert(fact(facts, "cgroup", "pids", "free") == 10);
+    ck_assert(fact(facts, "cgroup", "memory", "free") == 400);
+    json_decref(facts);
+    json_decref(question);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("doctor");
+    TCase *tc = test_case(s, "checks", 30);
+    tcase_add_test(tc, healthy_nodes_are_clean);
+    tcase_add_loop_test(tc, a_fault_is_named_with_node_and_remedy, 0, ARRAY_LEN(faults));
+    tcase_add_test(tc, equal_problems_are_one_line);
+    tcase_add_test(tc, what_does_no_harm_is_no_problem);
+    tc = test_case(s, "paths", 30);
+    tcase_add_test(tc, slow_nodes_and_slow_paths);
+    tcase_add_test(tc, ports_that_are_not_reached);
+    tcase_add_test(tc, suspects_are_measured_again);
+    tcase_add_test(tc, a_suspect_meets_a_good_node);
+    tcase_add_test(tc, everybody_meets_everybody_once);
+    tc = test_case(s, "matches", 30);
+    tcase_add_test(tc, a_match_measures_the_path);
+    tcase_add_test(tc, a_port_that_nobody_opens);
+    tc = test_case(s, "facts", 30);
+    tcase_add_test(tc, facts_of_a_foreign_root);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -326,7 +326,7 @@ test-slurm:
 	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) all $(BUILD)/tests/worker
 	$(Q)/usr/bin/python3 -B tests/slurm/test_slurm.py $(BUILD)
 
-# Unmodified MPI programs: Debian's MPICH, a client of PMI-2, what is said of Open MPI's.
+# Unmodified MPI programs: Debian's MPICH and Open MPI, clients of PMI-2 and PMIx.
 .PHONY: test-mpi bench-mpi
 test-mpi:
 	$(Q)conf/install-deps.sh mpi
@@ -717,7 +717,7 @@ help:
 	@echo '  image test-image the container image (IMAGE_TOOL=docker build); built, and run as pods are (root)'
 	@echo '  test-pods        the manifests of conf/kubernetes, and jobs in pods of less kind clusters (root)'
 	@echo '  test-slurm       jobs in a real Slurm, in network namespaces (root)'
-	@echo '  test-mpi         unmodified programs of MPICH on one node and two, and of PMI-2'
+	@echo '  test-mpi         unmodified programs of MPICH and Open MPI on one node and two (root)'
 	@echo '  bench-mpi        hello of RANKS ranks (128) and the death of a rank, beside mpiexec and mpirun'
 	@echo '  test-etcd        jobs that meet by real etcd servers (with hosts: root)'
 	@echo '  bench-pods       from a worker'\''s death in a pod to the next round'

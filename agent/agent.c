@@ -1075,7 +1075,7 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     a->failed = false;
     for (int i = 0; i < a->job->nproc; i++)
         a->workers[i].state = WORKER_IDLE;
-    if (prepare_round(a, &e) < 0 || mpi_begin(a->mpi, table, group_rank, &e) < 0) {
+    if (prepare_round(a, &e) < 0 || mpi_begin(a->mpi, table, group_rank, a->usable_cpus, &e) < 0) {
         give_up(a, &e);
         return;
     }
@@ -1119,6 +1119,8 @@ static void on_respawn(void *arg, int local_rank, int restart_count)
 
 /* -------------------------------------------------------------------------------- MPI programs */
 
+#define MODEX_ID (UINT64_C(1) << 62) /* of requests, beside TOP_ID */
+
 static void on_mpi_fence(void *arg, const void *value, size_t len)
 {
     struct agent *a = arg;
@@ -1131,6 +1133,23 @@ static void on_gathered(void *arg, struct rd values, int nnodes)
     struct agent *a = arg;
     if (a->fsm.state == RUNNING)
         mpi_gathered(a->mpi, values, nnodes);
+}
+
+static bool on_mpi_modex(void *arg, int rank, uint64_t id)
+{
+    struct agent *a = arg;
+    struct rdzv_request r = {.kind = REQUEST_MODEX, .id = MODEX_ID | id, .text = "data are wanted"};
+    snprintf(r.ranks, sizeof(r.ranks), "%d", rank);
+    return rdzv_request(a->rdzv, &r);
+}
+
+static void on_mpi_modex_found(void *arg, const struct node_id *to, uint64_t id, const void *data,
+                               size_t len)
+{
+    struct agent *a = arg;
+    const struct rdzv_answer answer = {
+        .to = *to, .id = id, .data = data, .len = len <= RDZV_ANSWER_MAX ? len : 0};
+    rdzv_answer(a->rdzv, &answer);
 }
 
 /* The process itself ends by the signal that stops the others. */
@@ -1546,6 +1565,10 @@ static void on_answer(void *arg, const struct rdzv_answer *answer)
         on_top_answer(a, answer);
         return;
     }
+    if (answer->id & MODEX_ID) {
+        mpi_modex_found(a->mpi, answer->id & ~MODEX_ID, answer->data, answer->len);
+        return;
+    }
     if (a->gatherer)
         gatherer_on_answer(a->gatherer, answer);
 }
@@ -1761,6 +1784,11 @@ static void on_request(void *arg, const struct rdzv_request *r)
     struct agent *a = arg;
     if (a->fsm.state == DONE)
         return;
+    if (r->kind == REQUEST_MODEX) {
+        if (a->fsm.state == RUNNING)
+            mpi_modex(a->mpi, atoi(r->ranks), r->id, &r->from);
+        return;
+    }
     if (r->kind == REQUEST_TOP) {
         if (a->job->nproc)
             answer_top(a, r);
@@ -2394,7 +2422,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         r = open_file_timer(a, e);
     if (r == 0)
         r = open_warm_pool(a, e);
-    const struct mpi_events mpi = {a, on_mpi_fence, on_mpi_abort};
+    const struct mpi_events mpi = {a, on_mpi_fence, on_mpi_abort, on_mpi_modex, on_mpi_modex_found};
     if (r == 0)
         r = mpi_open(&a->mpi, loop, &a->scope, job, &mpi, e);
     a->ctx.mpi = a->mpi;

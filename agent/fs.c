@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,9 +41,21 @@ bool fs_lock_temporary(int fd)
     return errno != EWOULDBLOCK; /* without locks in the file system, no sweep gets a lock either */
 }
 
-void fs_sweep_temporary(const char *path, const char *prefix, mode_t type)
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *where)
 {
-    char folder[PATH_MAX];
+    (void)st, (void)kind, (void)where;
+    remove(path);
+    return 0;
+}
+
+void fs_remove_tree(const char *path)
+{
+    nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+}
+
+void fs_sweep_temporary(const char *path, const char *prefix, mode_t type, bool whole)
+{
+    char folder[PATH_MAX], entry[PATH_MAX + NAME_MAX];
     size_t len = strlen(prefix);
     snprintf(folder, sizeof(folder), "%s", path);
     char *slash = strrchr(folder, '/');
@@ -62,7 +75,12 @@ void fs_sweep_temporary(const char *path, const char *prefix, mode_t type)
             continue;
         _cleanup_fd_ int fd =
             openat(dirfd(dir), name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+        if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0)
+            continue;
+        snprintf(entry, sizeof(entry), "%s%s", folder, name);
+        if (whole)
+            fs_remove_tree(entry);
+        else
             unlinkat(dirfd(dir), name, type == S_IFDIR ? AT_REMOVEDIR : 0);
     }
     closedir(dir);

@@ -20,10 +20,13 @@ void fs_random_suffix(char out[FS_SUFFIX_LEN + 1]);
 bool fs_lock_temporary(int fd);
 
 /* Removes temporary files of this user whose owners have ended: those of `type` (S_IFIFO, or
- * S_IFDIR, which must be empty) with this prefix, in the directory of `path`. Looks at
- * FS_SWEEP_MAX directory entries at most, because the loop waits for it. */
+ * S_IFDIR, which must be empty unless `whole`) with this prefix, in the directory of `path`. Looks
+ * at FS_SWEEP_MAX directory entries at most, because the loop waits for it. */
 #define FS_SWEEP_MAX 1000
-void fs_sweep_temporary(const char *path, const char *prefix, mode_t type);
+void fs_sweep_temporary(const char *path, const char *prefix, mode_t type, bool whole);
+
+/* Removes a directory and all that is in it, and follows no link. */
+void fs_remove_tree(const char *path);
 
 /* Makes `len` bytes the whole content of `path`, under the rule of core/named_file.h. A reader sees
  * the old content or the new, never a part. A new file gets mode 0666 less the umask, an old one

@@ -70,7 +70,7 @@ _dlaunch() {
     --master_store) words='agent relay none' ;;
     --store_compat) words='2.1 1.13' ;;
     --stdin) words='none rank0 all' ;;
-    --mpi) words='auto pmi off' ;;
+    --mpi) words='auto pmi pmix off' ;;
     --start_method) words='spawn fork forkserver' ;;
     --max_node_restarts) words='any' ;;
     --restart_policy) words='group worker' ;;

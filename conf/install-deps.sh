@@ -117,6 +117,8 @@ need() { # set of packages by Debian's names
         have mpicc.mpich || lack mpich libmpich-dev
         have mpicc.openmpi || lack openmpi-bin libopenmpi-dev
         [ -e /usr/include/slurm/pmi2.h ] || lack libpmi2-0-dev
+        pkg-config --exists pmix 2>/dev/null || lack libpmix-dev # with libpmix2, which dlaunch loads
+        have ip || lack iproute2
         ;;
     bench)
         need test

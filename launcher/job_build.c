@@ -907,8 +907,9 @@ static int check_warm(struct options *o, struct err *e)
  * rank 0 of 1. */
 static int build_mpi(struct job_spec *spec, struct options *o, struct err *e)
 {
-    enum { AUTO = MPI_PMI + 1 };
-    static const char *const words[] = {[MPI_NONE] = "off", [MPI_PMI] = "pmi", [AUTO] = "auto"};
+    enum { AUTO = MPI_KINDS };
+    static const char *const words[] = {
+        [MPI_NONE] = "off", [MPI_PMI] = "pmi", [MPI_PMIX] = "pmix", [AUTO] = "auto"};
     int kind = enum_of(o, OPT_mpi, words, ARRAY_LEN(words));
     struct mpi_program found = {0};
     if (!spec->path || kind == MPI_NONE || (o->torchrun && !opt_given(o, OPT_mpi)))
@@ -917,9 +918,9 @@ static int build_mpi(struct job_spec *spec, struct options *o, struct err *e)
         mpi_program_look(spec->path, &found);
         if (found.foreign)
             return err_set(e, -EINVAL,
-                           "%s is linked with %s (%s), which needs its own starter: under dlaunch "
-                           "each worker would be rank 0 of 1. Use mpirun or mpiexec, or --mpi off "
-                           "for a program that does not call MPI_Init",
+                           "%s is linked with %s (%s), and its ranks may not find each other: "
+                           "each would be rank 0 of 1. Say --mpi pmi or pmix, whichever it asks "
+                           "for, or --mpi off for a program that does not call MPI_Init",
                            spec->name, found.name, found.library);
         kind = found.kind;
     }

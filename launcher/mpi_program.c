@@ -22,17 +22,17 @@ static const struct {
     enum mpi_kind kind;
     const char *name;
 } libraries[] = {
-    {"libpmix.so.*", MPI_NONE, "PMIx"},
+    {"libpmix.so.2", MPI_PMIX, "PMIx"},
     {"libmpich.so.12", MPI_PMI, "MPICH"},
     {"libmpichcxx.so.12", MPI_PMI, "MPICH"},
     {"libmpichfort.so.12", MPI_PMI, "MPICH"},
     {"libmpi.so.12", MPI_PMI, "MPICH's ABI"},
     {"libmpicxx.so.12", MPI_PMI, "MPICH's ABI"},
     {"libmpifort.so.12", MPI_PMI, "MPICH's ABI"},
-    {"libmpi.so.40", MPI_NONE, "Open MPI"},
-    {"libmpi_cxx.so.40", MPI_NONE, "Open MPI"},
-    {"libmpi_mpifh.so.40", MPI_NONE, "Open MPI"},
-    {"libmpi_usempif08.so.40", MPI_NONE, "Open MPI"},
+    {"libmpi.so.40", MPI_PMIX, "Open MPI"},
+    {"libmpi_cxx.so.40", MPI_PMIX, "Open MPI"},
+    {"libmpi_mpifh.so.40", MPI_PMIX, "Open MPI"},
+    {"libmpi_usempif08.so.40", MPI_PMIX, "Open MPI"},
     {"libmpi.so*", MPI_NONE, "an unknown MPI"},
     {"libmpi_*", MPI_NONE, "an unknown MPI"},
     {"libmpich*.so*", MPI_NONE, "an unknown MPICH"},

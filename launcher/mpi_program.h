@@ -7,7 +7,7 @@
 struct mpi_program {
     enum mpi_kind kind;
     const char *name; /* of the implementation; NULL: the program needs no library of MPI */
-    bool foreign;     /* an MPI whose ranks dlaunch cannot start: `kind` is MPI_NONE */
+    bool foreign;     /* an MPI that dlaunch does not know: `kind` is MPI_NONE */
     char library[64]; /* by which it was recognised */
 };
 

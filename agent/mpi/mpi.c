@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agent/mpi/pmi.h"
+#include "agent/mpi/pmix.h"
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -12,7 +13,8 @@
 struct mpi {
     uv_poll_t poll;
     struct mpi_events events;
-    struct pmi *pmi;
+    struct pmi *pmi; /* one of the two */
+    struct pmix *pmix;
     bool alone; /* the round has one node */
     int nranks, base_rank, world_size;
 };
@@ -21,7 +23,10 @@ static void on_readable(uv_poll_t *poll, int status, int events)
 {
     struct mpi *m = container_of(poll, struct mpi, poll);
     (void)status, (void)events;
-    pmi_ready(m->pmi);
+    if (m->pmi)
+        pmi_ready(m->pmi);
+    else
+        pmix_ready(m->pmix);
 }
 
 /* On one node its own value is all there is. */
@@ -45,17 +50,31 @@ static void on_abort(void *arg, int local_rank, int exit_code, const char *how)
     m->events.on_abort(m->events.arg, local_rank, exit_code, how);
 }
 
+static bool on_modex(void *arg, int rank, uint64_t id)
+{
+    struct mpi *m = arg;
+    return !m->alone && m->events.on_modex(m->events.arg, rank, id);
+}
+
+static void on_modex_found(void *arg, const struct node_id *to, uint64_t id, const void *data,
+                           size_t len)
+{
+    struct mpi *m = arg;
+    m->events.on_modex_found(m->events.arg, to, id, data, len);
+}
+
 int mpi_open(struct mpi **out, uv_loop_t *loop, struct uvx_scope *scope, const struct job_spec *job,
              const struct mpi_events *events, struct err *e)
 {
     if (job->rdzv.mpi == MPI_NONE || job->nproc == 0)
         return 0;
     struct mpi *m = xcalloc(1, sizeof(*m));
-    const struct mpi_events own = {m, on_fence, on_abort};
+    const struct mpi_events own = {m, on_fence, on_abort, on_modex, on_modex_found};
     m->events = *events;
-    int r = pmi_new(&m->pmi, job->rdzv.run_id, &own, e);
+    int r = job->rdzv.mpi == MPI_PMI ? pmi_new(&m->pmi, job->rdzv.run_id, &own, e)
+                                     : pmix_new(&m->pmix, job->rdzv.run_id, &own, e);
     if (r == 0) {
-        r = uv_poll_init(loop, &m->poll, pmi_fd(m->pmi));
+        r = uv_poll_init(loop, &m->poll, m->pmi ? pmi_fd(m->pmi) : pmix_fd(m->pmix));
         if (r < 0)
             uvx_err(e, r, "the connections of MPI ranks");
     }
@@ -63,7 +82,7 @@ int mpi_open(struct mpi **out, uv_loop_t *loop, struct uvx_scope *scope, const s
         mpi_free(m);
         return r;
     }
-    log_verbose("the ranks find each other by PMI (%s)", job->mpi_reason);
+    log_verbose("the ranks find each other by %s (%s)", m->pmi ? "PMI" : "PMIx", job->mpi_reason);
     uvx_own(scope, &m->poll);
     uv_poll_start(&m->poll, UV_READABLE, on_readable);
     *out = m;
@@ -75,23 +94,26 @@ void mpi_free(struct mpi *m)
     if (!m)
         return;
     pmi_free(m->pmi);
+    pmix_free(m->pmix);
     free(m);
 }
 
-int mpi_begin(struct mpi *m, const struct rank_table *table, int group_rank, struct err *e)
+int mpi_begin(struct mpi *m, const struct rank_table *table, int group_rank, int cpus,
+              struct err *e)
 {
-    (void)e;
     if (!m)
         return 0;
     m->alone = table->nnodes == 1;
     m->nranks = table->nodes[group_rank].nproc;
     m->base_rank = table->nodes[group_rank].base_rank;
     m->world_size = table->world_size;
+    if (m->pmix)
+        return pmix_begin(m->pmix, table, group_rank, m->nranks > cpus, e);
     pmi_begin(m->pmi, table, group_rank);
     return 0;
 }
 
-static char **pmi_env(const struct mpi *m, int local_rank, int fd)
+static char **env_of_pmi(const struct mpi *m, int local_rank, int fd)
 {
     const struct {
         const char *name;
@@ -113,11 +135,13 @@ int mpi_worker(struct mpi *m, int local_rank, struct mpi_worker *out, struct err
 {
     if (!m)
         return 0;
+    if (m->pmix)
+        return pmix_env(m->pmix, local_rank, &out->env, e);
     out->fd = pmi_connect(m->pmi, local_rank, e);
     if (out->fd < 0)
         return e->code;
     out->spins = true; /* MPICH does, and mpiexec.hydra gives each rank a session, too */
-    out->env = pmi_env(m, local_rank, out->fd);
+    out->env = env_of_pmi(m, local_rank, out->fd);
     return 0;
 }
 
@@ -132,17 +156,35 @@ void mpi_worker_fini(struct mpi_worker *w)
 
 void mpi_gathered(struct mpi *m, struct rd values, int nnodes)
 {
-    if (m)
+    if (m && m->pmi)
         pmi_gathered(m->pmi, values, nnodes);
+    else if (m)
+        pmix_gathered(m->pmix, values, nnodes);
+}
+
+void mpi_modex(struct mpi *m, int rank, uint64_t id, const struct node_id *from)
+{
+    if (m && m->pmix)
+        pmix_modex(m->pmix, rank, id, from);
+}
+
+void mpi_modex_found(struct mpi *m, uint64_t id, const void *data, size_t len)
+{
+    if (m && m->pmix)
+        pmix_modex_found(m->pmix, id, data, len);
 }
 
 void mpi_look(struct mpi *m, int local_rank)
 {
-    if (m)
+    if (m && m->pmi)
         pmi_look(m->pmi, local_rank);
+    else if (m)
+        pmix_ready(m->pmix);
 }
 
 const char *mpi_exit_fault(struct mpi *m, int local_rank)
 {
-    return m ? pmi_exit_fault(m->pmi, local_rank) : NULL;
+    if (!m)
+        return NULL;
+    return m->pmi ? pmi_exit_fault(m->pmi, local_rank) : pmix_exit_fault(m->pmix, local_rank);
 }

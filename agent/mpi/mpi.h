@@ -1,6 +1,6 @@
 /* mpi.h: what the ranks of an MPI program get from their launcher, in place of mpiexec: the
- * interface by which they find each other (pmi.h). For a program that is not an MPI program there
- * is no such object, and nothing is done. */
+ * interface by which they find each other (pmi.h, pmix.h). For a program that is not an MPI program
+ * there is no such object, and nothing is done. */
 #ifndef AGENT_MPI_MPI_H
 #define AGENT_MPI_MPI_H
 
@@ -20,8 +20,9 @@ void mpi_free(struct mpi *m);
 
 /* All other functions do nothing for NULL. */
 
-/* A round begins; no worker of the one before is alive. */
-int mpi_begin(struct mpi *m, const struct rank_table *table, int group_rank, struct err *e);
+/* A round begins; no worker of the one before is alive. cpus: how many this node may use. */
+int mpi_begin(struct mpi *m, const struct rank_table *table, int group_rank, int cpus,
+              struct err *e);
 
 /* What a worker gets. */
 struct mpi_worker {
@@ -39,6 +40,10 @@ void mpi_worker_fini(struct mpi_worker *w);
 
 /* Answers on_fence. */
 void mpi_gathered(struct mpi *m, struct rd values, int nnodes);
+
+/* See on_modex. */
+void mpi_modex(struct mpi *m, int rank, uint64_t id, const struct node_id *from);
+void mpi_modex_found(struct mpi *m, uint64_t id, const void *data, size_t len);
 
 /* To be called when the process of this worker has begun to end, before that is judged: on_abort
  * comes now if the worker has called MPI_Abort. */

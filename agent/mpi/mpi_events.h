@@ -2,7 +2,11 @@
 #ifndef AGENT_MPI_MPI_EVENTS_H
 #define AGENT_MPI_MPI_EVENTS_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+
+#include "rendezvous/rules/rdzv_types.h"
 
 struct mpi_events {
     void *arg;
@@ -12,6 +16,12 @@ struct mpi_events {
     /* A worker ends the job, or cannot go on: `how` says what it did, "called MPI_Abort with code
      * 7"; exit_code is 0 to 255. */
     void (*on_abort)(void *arg, int local_rank, int exit_code, const char *how);
+    /* A rank of this node wants what a rank of another node has put: mpi_modex() there, then
+     * mpi_modex_found() here, under the same id. False: that node cannot be asked now. */
+    bool (*on_modex)(void *arg, int rank, uint64_t id);
+    /* What mpi_modex() was called for; len 0: it cannot be had. Borrows for the call. */
+    void (*on_modex_found)(void *arg, const struct node_id *to, uint64_t id, const void *data,
+                           size_t len);
 };
 
 #endif

@@ -206,7 +206,7 @@ int log_dir_open_flat(struct log_dir *d, bool shared, struct err *e)
 void log_dir_sweep(const struct log_dir *d)
 {
     if (d->flat && !d->shared && d->run[0])
-        fs_sweep_temporary(d->run, FLAT_NAME "_", S_IFDIR);
+        fs_sweep_temporary(d->run, FLAT_NAME "_", S_IFDIR, false);
 }
 
 /* Calls visit(fd of the directory, entry) for every entry of the directory, until it returns

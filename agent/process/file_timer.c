@@ -283,7 +283,7 @@ const char *file_timer_path(const struct file_timer *t)
 void file_timer_sweep(const struct file_timer *t)
 {
     if (t && t->temporary)
-        fs_sweep_temporary(t->path, FIFO_PREFIX, S_IFIFO);
+        fs_sweep_temporary(t->path, FIFO_PREFIX, S_IFIFO, false);
 }
 
 void file_timer_free(struct file_timer *t)

@@ -51,7 +51,7 @@ static int mpi_of_job(const struct rdzv_rules *r, const struct rdzv_nodes *nodes
 
 static const char *mpi_name(int kind)
 {
-    static const char *const names[MPI_KINDS] = {"off", "pmi"};
+    static const char *const names[MPI_KINDS] = {"off", "pmi", "pmix"};
     return names[kind];
 }
 

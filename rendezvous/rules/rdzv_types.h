@@ -25,8 +25,9 @@ enum restart_policy { RESTART_GROUP, RESTART_WORKER };
 enum mpi_kind {
     MPI_NONE, /* not an MPI program */
     MPI_PMI,  /* MPICH and its relatives: PMI-1, or PMI-2 if the program begins with it */
+    MPI_PMIX, /* Open MPI */
 };
-#define MPI_KINDS (MPI_PMI + 1)
+#define MPI_KINDS (MPI_PMIX + 1)
 
 #define RDZV_RUN_ID_MAX 256
 
@@ -79,6 +80,8 @@ enum request_kind {
     REQUEST_HANG,    /* the job hangs: text; signal: 1 suspected, 2 certain; id: 1 when the workers
                         of these ranks are to be killed */
     REQUEST_DOCTOR,  /* --doctor; each node sends an rdzv_answer */
+    REQUEST_MODEX,   /* the node of the rank in `ranks` sends an rdzv_answer: what the rank has put
+                        (agent/mpi/pmix.h) */
     REQUEST_KINDS
 };
 struct rdzv_request {

@@ -19,9 +19,9 @@ START_TEST(libraries)
         {"libmpich.so.12", "MPICH", MPI_PMI},
         {"libmpichfort.so.12", "MPICH", MPI_PMI},
         {"libmpi.so.12", "MPICH's ABI", MPI_PMI},
-        {"libmpi.so.40", "Open MPI", MPI_NONE},
-        {"libmpi_mpifh.so.40", "Open MPI", MPI_NONE},
-        {"libpmix.so.2", "PMIx", MPI_NONE},
+        {"libmpi.so.40", "Open MPI", MPI_PMIX},
+        {"libmpi_mpifh.so.40", "Open MPI", MPI_PMIX},
+        {"libpmix.so.2", "PMIx", MPI_PMIX},
         {"libmpi.so.20", "an unknown MPI", MPI_NONE},
         {"libmpi_cray.so.12", "an unknown MPI", MPI_NONE},
         {"libmpich.so.10", "an unknown MPICH", MPI_NONE},
@@ -72,11 +72,11 @@ START_TEST(programs)
     ck_assert_int_eq(m.kind, MPI_PMI);
     ck_assert_str_eq(m.library, "libmpich.so.12");
     mpi_program_look(program_that_needs((const char *const[]){"libmpi.so.40", NULL}), &m);
-    ck_assert(m.foreign);
+    ck_assert_int_eq(m.kind, MPI_PMIX);
     /* An MPICH that was built for PMIx. */
     mpi_program_look(
         program_that_needs((const char *const[]){"libmpich.so.12", "libpmix.so.2", NULL}), &m);
-    ck_assert(m.foreign);
+    ck_assert_int_eq(m.kind, MPI_PMIX);
     ck_assert_str_eq(m.name, "PMIx");
 
     static const char *const others[] = {"/proc/self/exe", "/bin/sh", "/", "/nowhere", "/dev/null"};

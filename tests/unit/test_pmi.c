@@ -56,7 +56,7 @@ static void begin(int nnodes, const int *nproc)
     ck_assert_int_eq(rank_table_compute(&table, &e), 0);
     for (int i = 0; i < nnodes && i < NODES_MAX; i++) {
         struct node *n = &nodes[i];
-        const struct mpi_events events = {n, on_fence, on_abort};
+        const struct mpi_events events = {.arg = n, .on_fence = on_fence, .on_abort = on_abort};
         memset(n, 0, sizeof(*n));
         ck_assert_int_eq(pmi_new(&n->pmi, "job 1", &events, &e), 0);
         pmi_begin(n->pmi, &table, i);

@@ -24,14 +24,15 @@ _dlaunch() {
         --timeline --progress_file --pod_message --metrics --metrics_file
         --log_file --log_time --log_format --quiet --verbose
         --event_log_handler --logs_specs --bind --numa_binding --gpu_check
-        --gpu_memory_wait --daemon --pid_file --conf --print_config
+        --gpu_memory_wait --doctor --output --preflight --check_command
+        --check_timeout --daemon --pid_file --conf --print_config
         --print_binding --dry_run --print_completion --print_options --version
         --help'
     local flags='
         --elastic --standalone --no_detect --bcast --from_head --rdzv_only
         --insecure --new_token --module --no_python --run_path --use_env
-        --virtual_local_rank --ledger --quiet --verbose --daemon --print_config
-        --print_binding --dry_run --version --help -m -h '
+        --virtual_local_rank --ledger --quiet --verbose --doctor --preflight
+        --daemon --print_config --print_binding --dry_run --version --help -m -h '
     flags=" ${flags//[[:space:]]/ } "
     COMPREPLY=()
     # Behind the program, complete as for the program.
@@ -65,7 +66,6 @@ _dlaunch() {
     --nproc_per_node) words='auto cpu gpu' ;;
     --node_rank) words='any' ;;
     --launch_agent) words='ssh rsh srun' ;;
-    --rdzv_backend) words='static c10d file etcd' ;;
     --coordinator_loss) words='elect end' ;;
     --master_store) words='agent relay none' ;;
     --store_compat) words='2.1 1.13' ;;
@@ -83,6 +83,7 @@ _dlaunch() {
     --bind) words='none core numa' ;;
     --numa_binding) words='node socket exclusive core-complex' ;;
     --gpu_check) words='auto off free' ;;
+    --output) words='text json' ;;
     --print_completion) words='bash zsh tcsh' ;;
     --print_options) words='ini mdoc' ;;
     esac

@@ -35,8 +35,8 @@ const char *const coll_op_names[COLL_OPS] = {
     [COLL_EXCHANGE] = "exchange",
     [COLL_SPLIT] = "comm_split",
     [COLL_NEW_GROUP] = "comm_new_group",
-    [COLL_SPLIT_ASYNC] = "split by handle",
-    [COLL_EXCHANGE_ASYNC] = "exchange by handle",
+    [COLL_SPLIT_ASYNC] = "split_by_handle",
+    [COLL_EXCHANGE_ASYNC] = "exchange_by_handle",
     [COLL_DUP] = "comm_dup",
     [COLL_FINALIZE] = "finalize",
 };

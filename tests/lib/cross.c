@@ -132,7 +132,7 @@ static void some_of(struct cross *x, enum call_kind kind, bool in_place)
         c.count = count_of(x, c.count_class, 0);
         one(x, &c);
     }
-    if (d / 1024 % (x->v.op == CROSS_MOVE ? 14 : 90) != 0)
+    if (d / 1024 % (x->v.op == CROSS_MOVE ? 14 : 50) != 0)
         return;
     c.count_class = CROSS_SMALL + (int)(d / 65536 % (CROSS_COUNTS - CROSS_SMALL));
     c.count = count_of(x, c.count_class, (int)(d / 1048576 % 3) - 1);

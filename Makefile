@@ -250,7 +250,7 @@ $(BUILD)/tests/coll_worker $(BUILD)/tests/hang_worker:
 fake = $(BUILD)/tests/fake/$(1)
 FAKES := $(call fake,clock.so) $(call fake,failing_calls.so) $(call fake,stamps.so) $(call fake,libnvidia-ml.so.1) $(call fake,libnccl.so.2) $(call fake,libnccl-old.so.2)
 reducing := $(patsubst %,$(BUILD)/pic/collectives/reduce/%.o,dtype reduce reduce_pairs reduce_user reduce_portable reduce_avx2 reduce_avx512) \
-            $(BUILD)/pic/core/err.o
+            $(patsubst %,$(BUILD)/pic/%.o,collectives/api/task collectives/api/fiber core/err core/fd core/futex)
 $(call fake,libnccl.so.2): $(BUILD)/pic/tests/fake/nccl.o $(reducing)
 $(call fake,libnccl-old.so.2): $(BUILD)/pic/tests/fake/nccl_old.o $(reducing)
 $(call fake,clock.so): $(BUILD)/pic/tests/fake/clock.o
@@ -424,7 +424,7 @@ test:
 
 # Programs that integration tests run; and what measures is built with them, lest it no longer can be.
 HELPERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c) tests/multihost/store_worker.c) \
-    $(patsubst %,$(BUILD)/tests/bench/coll/%,peer_dlcoll peer_limit in_job) $(BUILD)/tests/coll_worker $(BUILD)/tests/hang_worker $(BUILD)/tests/gpu/cases
+    $(patsubst %,$(BUILD)/tests/bench/coll/%,peer_dlcoll peer_limit in_job progress) $(BUILD)/tests/coll_worker $(BUILD)/tests/hang_worker $(BUILD)/tests/gpu/cases
 
 .PHONY: run-tests
 run-tests: all $(BUILD)/tests/worker $(HELPERS) $(FAKES) $(UNIT) $(INTEGRATION) corpora
@@ -548,11 +548,12 @@ corpora: $(FUZZ:%=$(BUILD)/replay/%)
 bench_bin = $(BUILD)/tests/bench/$(1)
 
 .PHONY: bench bench-launch bench-restart bench-torch bench-torchrun bench-rdzv bench-store bench-stdio \
-        bench-reduce bench-coll bench-job bench-faults bench-recovery bench-hostile kill-trials deps-bench
+        bench-reduce bench-coll bench-progress bench-job bench-faults bench-recovery bench-hostile kill-trials deps-bench
 deps-bench:
 	$(Q)conf/install-deps.sh bench
 
-bench: bench-launch bench-restart bench-rdzv bench-store bench-stdio bench-reduce bench-coll bench-job bench-faults \
+bench: bench-launch bench-restart bench-rdzv bench-store bench-stdio bench-reduce bench-coll bench-progress bench-job \
+       bench-faults \
        bench-hostile
 
 bench-launch: all $(call bench_bin,floor) $(call bench_bin,nap) $(call bench_bin,stamp)
@@ -605,10 +606,17 @@ COLL_PEERS := $(COLL_BENCH)/peer_dlcoll $(COLL_BENCH)/peer_limit \
 bench-coll: all $(COLL_PEERS)
 	$(Q)tests/bench/bench-coll.py $(BUILD)
 
+# Thousands of operations by work handle at once.
+bench-progress: all $(COLL_BENCH)/progress
+	$(Q)run() { printf '%s\n' "$$*"; $(BUILD)/dlaunch --quiet --nproc_per_node "$$1" $(COLL_BENCH)/progress \
+	    $$2 $$3 $$4; }; \
+	    run 2 small && run 4 late 100 && run 4 late 800 && run 4 freed 1020 && run 4 pending 100 10 && \
+	    run 4 pending 1000 10
+
 bench-job: all $(COLL_BENCH)/in_job
 	$(Q)tests/bench/bench-job.py $(BUILD)
 
-$(COLL_BENCH)/peer_dlcoll $(COLL_BENCH)/in_job: $(COLL_BENCH)/%: $(BUILD)/obj/tests/bench/coll/%.o $(BUILD)/libdlcoll.so
+$(COLL_BENCH)/peer_dlcoll $(COLL_BENCH)/in_job $(COLL_BENCH)/progress: $(COLL_BENCH)/%: $(BUILD)/obj/tests/bench/coll/%.o $(BUILD)/libdlcoll.so
 	$(say) LD $@
 	$(link) $(filter %.o,$^) -L$(BUILD) -ldlcoll -Wl,-rpath,'$$ORIGIN/../../..'
 $(COLL_BENCH)/peer_dlcoll: $(COLL_HARNESS)

@@ -46,20 +46,21 @@
  * Threads. One thread at a time uses a communicator; a second one gets DLCOLL_ESTATE
  * (dlcoll_abort() and dlcoll_last_error() may be called from any thread). Different communicators
  * may be used at the same time. Operations with a work handle progress in the thread that waits for
- * them, or in threads that the library starts for a communicator with the first such operation: one
- * for collective operations, and one for sends and receives unless these complete at once, as short
- * ones within a node mostly do. A thread inside a call must not be cancelled (pthread_cancel()): it
+ * them, or in the library's progress thread: one for the process, however many communicators and
+ * operations there are, started with the first such operation that does not complete at once, and
+ * ended with the last communicator of its dlcoll_init(). While it waits it uses no CPU. A thread
+ * inside a call must not be cancelled (pthread_cancel()): it
  * would leave locks behind on which every other call blocks. dlcoll_abort() from another thread
  * ends the call. A fork()'s child may not use its parent's communicators and handles
  * (DLCOLL_ESTATE); it may free them, which changes nothing for the parent.
  *
- * Cost. A communicator has no descriptor and no thread of its own at first. It then has a TCP
+ * Cost. A communicator has no thread of its own, and no descriptor at first. It then has a TCP
  * connection (times DLCOLL_SOCKETS) to each rank with which it has exchanged data other than
  * through shared memory, and another one to each rank with which it has exchanged messages (send,
- * recv) that way; without dlaunch, a descriptor for each other rank of its node; and the threads
- * above. A group whose ranks share memory opens some of these connections when it is made, and
- * reserves up to 64 GB of address space, of which only the pages that are used take memory.
- * dlcoll_destroy() returns all of it.
+ * recv) that way. Without dlaunch, the communicators of a dlcoll_init() have together a descriptor
+ * for each other rank of their node. A group whose ranks share memory opens some of these
+ * connections when it is made, and reserves up to 64 GB of address space, of which only the pages
+ * that are used take memory. dlcoll_destroy() returns all of it.
  *
  * Structs begin with their size and a version, and are filled in by their initialiser macro, so
  * that a program works with an older or a newer library than it was compiled for. */
@@ -198,7 +199,7 @@ typedef enum dlcoll_op {
 /* acc[i] = acc[i] op in[i] for count elements of `dtype`. Both are aligned for the type; elements
  * of the program's to the largest power of two that divides their size, at most 16. The library
  * calls it from a thread of the program's or of its own, with pieces of any count; it must not call
- * the library. */
+ * the library. One that takes long delays other operations with a handle. */
 typedef void dlcoll_reduce_fn(void *acc, const void *in, size_t count, dlcoll_dtype dtype,
                               void *ctx);
 

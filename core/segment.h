@@ -19,8 +19,10 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "core/bell.h"
+
 #define SEGMENT_MAGIC   0x31474553u /* "SEG1" */
-#define SEGMENT_VERSION 8u
+#define SEGMENT_VERSION 9u
 
 #define SEGMENT_ENV_FD     "DLAUNCH_SEGMENT_FD"
 #define SEGMENT_ENV_LISTEN "DLAUNCH_LISTEN_FD"
@@ -100,6 +102,7 @@ struct segment_local {
     _Atomic uint32_t
         settings; /* 1 + those of its calls (op_signature.h); 0: not in dlcoll_init yet */
     _Alignas(8) unsigned char exit_mutex[SEGMENT_EXIT_MUTEX_BYTES];
+    struct bell bell; /* of its progress thread, rung by the other workers */
     struct segment_op ops[SEGMENT_OPS];
 };
 

@@ -1,35 +1,30 @@
 #include "collectives/api/async.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "collectives/api/comm.h"
 #include "collectives/api/error.h"
+#include "collectives/api/progress.h"
 #include "collectives/nccl/nccl.h"
 #include "collectives/p2p/p2p.h"
 #include "core/clock.h"
-#include "core/thread.h"
-
-/* A thread of the library */
-struct helper {
-    _Atomic uint32_t bell; /* changes when the thread has something to do */
-    bool there;
-    pthread_t thread;
-};
 
 struct async {
     pthread_mutex_t lock;
     struct dlcoll_work *queue, **tail; /* collective operations not yet started */
     _Atomic int pending;               /* those, and the one under way */
     struct dlcoll_work *pool;
-    /* Two threads, because a collective operation may wait for a rank that is in a send to this
+    /* Two tasks, because a collective operation may wait for a rank that is in a send to this
      * one. */
-    struct helper carrier;    /* carries out the queue */
-    struct helper p2p_thread; /* progresses sends and receives */
+    struct task carrier; /* carries out the queue */
+    struct task p2p;     /* progresses sends and receives */
     _Atomic bool quit;
 };
+
+/* How many handles have been completed while a thread waited for any of several. */
+static _Atomic uint32_t g_completed, g_choosers;
 
 /* ----------------------------------------------------------------------------------------- pool */
 
@@ -94,6 +89,10 @@ void async_complete(struct dlcoll_work *w, int result)
     pthread_mutex_unlock(&a->lock);
     if (atomic_load(&w->sleepers))
         wait_wake(&w->done);
+    if (atomic_load(&g_choosers)) {
+        atomic_fetch_add(&g_completed, 1);
+        wait_wake(&g_completed);
+    }
 }
 
 static bool is_done(const struct dlcoll_work *w)
@@ -131,78 +130,65 @@ bool async_is_busy(const struct dlcoll_comm *comm)
     return comm->async && atomic_load_explicit(&comm->async->pending, memory_order_acquire);
 }
 
-/* -------------------------------------------------------------------------------------- threads */
+/* ---------------------------------------------------------------------------------------- tasks */
 
 bool async_has_thread(const struct dlcoll_comm *comm)
 {
-    const struct async *a = comm->async;
-    return a && (a->carrier.there || a->p2p_thread.there);
+    return atomic_load_explicit(&comm->coll_slot, memory_order_relaxed) ||
+           atomic_load_explicit(&comm->p2p_slot, memory_order_relaxed);
 }
 
-static void *carry_out(void *arg)
+/* A thread that runs the queue rings when it leaves something in it. */
+static void carry_out(void *arg)
 {
     struct dlcoll_comm *comm = arg;
     struct async *a = comm->async;
-    for (;;) {
-        struct wait_word bell = {&a->carrier.bell, atomic_load(&a->carrier.bell)};
-        if (atomic_load(&a->quit))
-            break;
-        if (atomic_load(&a->pending)) {
-            pthread_mutex_lock(&comm->running);
-            run_queue(comm, NULL);
-            pthread_mutex_unlock(&comm->running);
-        } else {
-            wait_sleep(&bell, 1, UINT64_MAX);
-        }
+    while (atomic_load(&a->pending) && !atomic_load(&a->quit) &&
+           pthread_mutex_trylock(&comm->running) == 0) {
+        run_queue(comm, NULL);
+        pthread_mutex_unlock(&comm->running);
     }
-    return NULL;
 }
 
-static void *deliver(void *arg)
+static void deliver(void *arg)
 {
     struct dlcoll_comm *comm = arg;
-    struct async *a = comm->async;
-    for (;;) {
-        struct wait_word bell = {&a->p2p_thread.bell, atomic_load(&a->p2p_thread.bell)};
-        if (atomic_load(&a->quit))
-            break;
-        if (p2p_is_busy(comm))
-            p2p_assist(comm, &bell);
-        else
-            wait_sleep(&bell, 1, UINT64_MAX);
-    }
-    return NULL;
+    while (p2p_is_busy(comm) && !atomic_load(&comm->async->quit))
+        p2p_assist(comm);
 }
 
-static int async_start_helper(struct dlcoll_comm *comm, struct helper *h, void *(*run)(void *))
+static int async_start_task(struct dlcoll_comm *comm, struct task *t, void (*run)(void *arg),
+                            _Atomic uint32_t *slot)
 {
-    if (h->there)
+    if (atomic_load_explicit(slot, memory_order_relaxed))
         return 0;
-    int r = thread_start(&h->thread, 0, run, comm);
-    h->there = r == 0;
-    return r ? -ENOMEM : 0;
+    t->run = run;
+    t->arg = comm;
+    int r = progress_join(comm->job, t);
+    if (r == 0)
+        atomic_store(slot, atomic_load(&t->slot));
+    return r;
 }
 
-static void ring(struct helper *h)
+int async_start_p2p(struct dlcoll_comm *comm)
 {
-    atomic_fetch_add(&h->bell, 1);
-    wait_wake(&h->bell);
+    return async_start_task(comm, &comm->async->p2p, deliver, &comm->p2p_slot);
 }
 
-int async_start_p2p_thread(struct dlcoll_comm *comm)
+void async_ring_p2p(struct dlcoll_comm *comm)
 {
-    return async_start_helper(comm, &comm->async->p2p_thread, deliver);
+    task_ring(atomic_load_explicit(&comm->p2p_slot, memory_order_relaxed));
 }
 
-void async_ring_p2p_thread(struct dlcoll_comm *comm)
+static void ring_carrier(struct dlcoll_comm *comm)
 {
-    ring(&comm->async->p2p_thread);
+    task_ring(atomic_load_explicit(&comm->coll_slot, memory_order_relaxed));
 }
 
 int async_submit(struct dlcoll_comm *comm, struct dlcoll_work *w)
 {
     struct async *a = comm->async;
-    int r = async_start_helper(comm, &a->carrier, carry_out);
+    int r = async_start_task(comm, &a->carrier, carry_out, &comm->coll_slot);
     if (r < 0)
         return r;
     pthread_mutex_lock(&a->lock);
@@ -211,7 +197,7 @@ int async_submit(struct dlcoll_comm *comm, struct dlcoll_work *w)
     a->tail = &w->next;
     atomic_fetch_add(&a->pending, 1);
     pthread_mutex_unlock(&a->lock);
-    ring(&a->carrier);
+    ring_carrier(comm);
     return 0;
 }
 
@@ -244,7 +230,7 @@ static void wait_until(struct dlcoll_work *w, uint64_t until_ns)
             run_queue(comm, w);
             pthread_mutex_unlock(&comm->running);
             if (async_is_busy(comm))
-                ring(&comm->async->carrier); /* the thread runs the rest */
+                ring_carrier(comm); /* the task runs the rest */
         } else {
             sleep_on(w, until_ns);
         }
@@ -317,32 +303,52 @@ int dlcoll_wait_for(dlcoll_work *work, int64_t timeout_ms)
     return result_until(work, end_of(timeout_ms));
 }
 
-/* Any of several works may be done first: the threads progress them, and this thread only looks. */
+/* Any of several works may be done first: the tasks progress them, and this thread only looks.
+ * Works on a device are looked at from time to time. */
+static uint64_t choosers_nap(dlcoll_work *const *works, size_t n, uint64_t turns)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (works[i] && works[i]->device)
+            return turns < 64 ? 50 * 1000 : 500 * 1000;
+    }
+    return UINT64_MAX;
+}
+
+/* The first that is done: its place; n: none is. */
+static size_t find_done(dlcoll_work *const *works, size_t n, int *result)
+{
+    for (size_t i = 0; i < n; i++) {
+        *result = works[i] ? dlcoll_test(works[i]) : DLCOLL_INPROGRESS;
+        if (*result != DLCOLL_INPROGRESS)
+            return i;
+    }
+    return n;
+}
+
 int dlcoll_wait_any(dlcoll_work *const *works, size_t n, size_t *index, int64_t timeout_ms)
 {
     uint64_t until = end_of(timeout_ms);
-    size_t last = n, there = 0;
-    for (size_t i = 0; i < n && works; i++) {
-        if (works[i])
-            last = i, there++;
-    }
+    size_t there = 0;
+    int result = DLCOLL_INPROGRESS;
+    for (size_t i = 0; i < n && works; i++)
+        there += works[i] != NULL;
     if (!there || !index)
         return DLCOLL_EINVAL;
+    atomic_fetch_add(&g_choosers, 1);
     for (uint64_t turns = 0;; turns++) {
-        for (size_t i = 0; i < n; i++) {
-            int its = dlcoll_test(works[i]);
-            if (works[i] && its != DLCOLL_INPROGRESS) {
-                *index = i;
-                return its;
-            }
+        struct wait_word word = {&g_completed, atomic_load(&g_completed)};
+        size_t i = find_done(works, n, &result);
+        if (i < n) {
+            *index = i;
+            break;
         }
-        uint64_t now = mono_ns();
+        uint64_t now = mono_ns(), nap = choosers_nap(works, n, turns);
         if (until && now >= until)
-            return DLCOLL_INPROGRESS;
-        uint64_t nap = turns < 64 ? 50 * 1000 : 500 * 1000;
-        uint64_t end = now + nap;
-        wait_until(works[last], until && until < end ? until : end);
+            break;
+        wait_sleep(&word, 1, until && until - now < nap ? until - now : nap);
     }
+    atomic_fetch_sub(&g_choosers, 1);
+    return result;
 }
 
 int dlcoll_wait_all(dlcoll_work *const *works, size_t n, int64_t timeout_ms)
@@ -378,14 +384,6 @@ void dlcoll_work_free(dlcoll_work *work)
 
 /* -------------------------------------------------------------------------------------- the end */
 
-static void async_end_helper(struct helper *h)
-{
-    if (!h->there)
-        return;
-    ring(h);
-    pthread_join(h->thread, NULL);
-}
-
 void async_free(struct dlcoll_comm *comm, bool forked)
 {
     struct async *a = comm->async;
@@ -393,8 +391,10 @@ void async_free(struct dlcoll_comm *comm, bool forked)
         return;
     if (!forked) {
         atomic_store(&a->quit, true);
-        async_end_helper(&a->carrier);
-        async_end_helper(&a->p2p_thread);
+        progress_leave(&a->carrier);
+        progress_leave(&a->p2p);
+        atomic_store(&comm->coll_slot, 0);
+        atomic_store(&comm->p2p_slot, 0);
         for (struct dlcoll_work *w; (w = async_take(a));)
             async_complete(w, DLCOLL_EABORTED);
         p2p_stop(comm, DLCOLL_EABORTED);

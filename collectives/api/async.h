@@ -1,9 +1,9 @@
 /* async.h: operations with a work handle.
  *
  * Collective operations stand in a queue, in the order of their calls. A thread that waits for one
- * runs the queue up to it; else a library thread does, which starts with the first operation.
- * Point-to-point operations are progressed by a thread that waits for one, and by a second library
- * thread, because a collective operation may wait for a rank that needs them first.
+ * runs the queue up to it; else a task of the progress thread does (progress.h). Point-to-point
+ * operations are progressed by a thread that waits for one, and by a second task, because a
+ * collective operation may wait for a rank that needs them first.
  *
  * Handles are kept in a pool of the communicator. */
 #ifndef COLLECTIVES_API_ASYNC_H
@@ -24,11 +24,11 @@ int async_submit(struct dlcoll_comm *comm, struct dlcoll_work *w);
 /* Whether operations stand in the queue, so that a blocking one must queue, too. */
 bool async_is_busy(const struct dlcoll_comm *comm);
 
-/* Starts the p2p thread if it does not run, before a point-to-point operation with a handle begins,
+/* Makes the p2p task if there is none, before a point-to-point operation with a handle begins,
  * because a started operation could not be taken back. 0 or -ENOMEM. */
-int async_start_p2p_thread(struct dlcoll_comm *comm);
-/* Wakes the p2p thread: messages are under way. */
-void async_ring_p2p_thread(struct dlcoll_comm *comm);
+int async_start_p2p(struct dlcoll_comm *comm);
+/* Rings for the p2p task, if there is one: messages are under way. */
+void async_ring_p2p(struct dlcoll_comm *comm);
 
 /* Blocks until the work is done. Returns its result. */
 int async_wait(struct dlcoll_work *w);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "collectives/api/error.h"
+#include "collectives/api/task.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/log.h"
@@ -150,26 +151,20 @@ int comm_leave(dlcoll_comm *comm, int code)
     return code;
 }
 
-static bool pidfd_ended(int pidfd)
-{
-    struct pollfd p = {.fd = pidfd, .events = POLLIN};
-    return p.fd >= 0 && poll(&p, 1, 0) == 1;
-}
-
 bool comm_has_exited(const dlcoll_comm *c, int rank)
 {
     struct segment_local *line = job_segment_local(&c->world->segment, c->world_ranks[rank]);
     if (line && atomic_load_explicit(&line->exited, memory_order_acquire))
         return true;
-    return c->pidfds && c->topo.node_of[rank] == c->topo.node &&
-           pidfd_ended(c->pidfds[c->topo.local_of[rank]]);
+    return c->watches && c->topo.node_of[rank] == c->topo.node &&
+           job_has_ended(c->job, c->world_ranks[rank]);
 }
 
 /* A process of this node that has died without a launcher to say so. */
 static bool neighbour_gone(const dlcoll_comm *c, int *culprit)
 {
-    for (int i = 0; c->pidfds && i < c->topo.nlocal; i++) {
-        if (pidfd_ended(c->pidfds[i])) {
+    for (int i = 0; c->watches && i < c->topo.nlocal; i++) {
+        if (job_has_ended(c->job, c->world_ranks[c->topo.local_ranks[i]])) {
             *culprit = c->topo.local_ranks[i];
             return true;
         }
@@ -186,6 +181,12 @@ int comm_look(dlcoll_comm *c, int *culprit)
     if (comm_is_stopped(c))
         return -ECANCELED;
     return neighbour_gone(c, culprit) ? -EPIPE : 0;
+}
+
+void comm_ring(const dlcoll_comm *c)
+{
+    task_ring(atomic_load_explicit(&c->coll_slot, memory_order_acquire));
+    task_ring(atomic_load_explicit(&c->p2p_slot, memory_order_acquire));
 }
 
 int dlcoll_last_error(const dlcoll_comm *comm, dlcoll_error *out)

@@ -7,7 +7,7 @@
  *       shm       their memory, if they share some            (collectives/shm)
  *       net       their connections and schedules             (collectives/net)
  *       p2p       sends and receives under way                (p2p.c)
- *       async     operations with a work handle, two threads  (async.c)
+ *       async     operations with a work handle, two tasks    (async.c, progress.c)
  *
  * Threads. `busy` lets one thread of the program in at a time. Collective operations run under
  * `running`: in the program's thread, or in the one that carries out the queue. */
@@ -71,7 +71,7 @@ struct dlcoll_comm {
     struct comm_stop own_stop;        /* this process's */
     struct comm_stop *shared_stop;    /* the node's, in shared memory; NULL without */
     struct acceptor_subscriber subscriber;
-    int *pidfds; /* processes of this node's ranks, without a launcher; owned; NULL: not watched */
+    bool watches; /* processes of this node's ranks, without a launcher: job_watch() */
 
     size_t *numbers; /* counts and displacements that calls make; owned: comm_keep_numbers() */
     size_t cap_numbers;
@@ -93,6 +93,7 @@ struct dlcoll_comm {
     _Atomic int failed_code;
     _Atomic bool told; /* this code was returned to the program */
     bool finalized;
+    _Atomic uint32_t coll_slot, p2p_slot; /* of its tasks (task.h), or 0 */
     pthread_mutex_t error_lock;
     dlcoll_error error;
 };
@@ -169,6 +170,9 @@ bool comm_has_exited(const dlcoll_comm *c, int rank);
  * it in the communicator and in the worker's line of the segment, and notifies the other ranks.
  * Returns the public code. (failure.c) */
 int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call);
+
+/* This rank's tasks look at what they wait for. Any thread. */
+void comm_ring(const dlcoll_comm *c);
 
 /* A call of that kind on c has failed because the group that it makes has failed: c fails too.
  * Returns the public code. */

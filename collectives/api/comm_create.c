@@ -21,6 +21,7 @@
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/log.h"
+#include "core/mem.h"
 #include "core/parse.h"
 
 #define DEFAULT_TIMEOUT_MS (10 * 60 * 1000)
@@ -101,9 +102,6 @@ static void fini(dlcoll_comm *c)
     net_free(c->net);
     if (c->subscriber.stop && !comm_is_forked(c))
         acceptor_forget(&c->job->acceptor, &c->subscriber);
-    for (int i = 0; c->pidfds && i < c->topo.nlocal; i++)
-        close_fd(&c->pidfds[i]);
-    free(c->pidfds);
     for (struct group_count *k = c->group_counts, *next; k; k = next) {
         next = k->next;
         free(k);
@@ -118,20 +116,18 @@ static void fini(dlcoll_comm *c)
     free(c);
 }
 
-/* Without a launcher nobody says when a process of this host dies: its descriptor does. */
 static void watch_neighbours(dlcoll_comm *c)
 {
     if ((c->world->segment.base && !c->after_failure) || c->topo.nlocal < 2)
         return;
-    c->pidfds = malloc((size_t)c->topo.nlocal * sizeof(*c->pidfds));
-    for (int i = 0; c->pidfds && i < c->topo.nlocal; i++) {
-        char host[MEMBER_HOST_MAX];
-        int pid = 0, rank = c->topo.local_ranks[i];
-        world_who(c->world, c->world_ranks[rank], host, &pid);
-        bool known =
-            rank != c->rank && pid > 0 && world_shares_pids(c->world, c->world_ranks[rank]);
-        c->pidfds[i] = known ? fd_above_std((int)syscall(SYS_pidfd_open, pid, 0)) : -1;
-    }
+    c->watches = true;
+    for (int i = 0; i < c->topo.nlocal; i++)
+        job_watch(c->job, c->world_ranks[c->topo.local_ranks[i]]);
+}
+
+static void comm_arrived(struct acceptor_subscriber *subscriber)
+{
+    comm_ring(container_of(subscriber, dlcoll_comm, subscriber));
 }
 
 int comm_new(dlcoll_comm **out, struct job *job, uint64_t id, int *world_ranks, int size, int rank,
@@ -169,8 +165,8 @@ int comm_new(dlcoll_comm **out, struct job *job, uint64_t id, int *world_ranks, 
         return r;
     }
     watch_neighbours(c);
-    c->subscriber =
-        (struct acceptor_subscriber){.comm = id, .stop = &c->own_stop, .asked = comm_asked};
+    c->subscriber = (struct acceptor_subscriber){
+        .comm = id, .stop = &c->own_stop, .asked = comm_asked, .arrived = comm_arrived};
     acceptor_expect(&job->acceptor, &c->subscriber);
     *out = c;
     return 0;

@@ -17,6 +17,7 @@
 #include "collectives/api/comm.h"
 #include "collectives/api/error.h"
 #include "collectives/net/net.h"
+#include "collectives/shm/shm.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -356,8 +357,10 @@ static bool record(dlcoll_comm *c, const struct notice *cause, const struct coll
 static void notify_others(dlcoll_comm *c, const struct notice *cause, enum source source, int from)
 {
     bool share = c->shared_stop && source != AGENT; /* the agent's record reaches every rank */
-    if (share) /* first, because a thread that own_stop wakes gets its buffers back */
+    if (share) { /* first, because a thread that own_stop wakes gets its buffers back */
         comm_stop_set(c->shared_stop, c->world->rank, cause);
+        shm_wake_all(c->shm);
+    }
     comm_stop_set(&c->own_stop, c->world->rank, cause);
     if (source == AGENT)
         return;

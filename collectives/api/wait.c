@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "collectives/api/task.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/futex.h"
@@ -67,6 +68,8 @@ static bool is_crowded(uint64_t now_ns)
 
 enum wait_step wait_next(const struct wait_policy *policy, uint64_t idle_ns, uint64_t now_ns)
 {
+    if (task_inside()) /* other tasks have something to do */
+        return WAIT_SLEEP;
     if (idle_ns < policy->spin_ns / SHORTER)
         return WAIT_SPIN;
     bool crowded = policy->spin_ns && is_crowded(now_ns);
@@ -160,6 +163,10 @@ static bool sleep_on_all(const struct wait_word *words, int n, uint64_t timeout_
 
 void wait_sleep(const struct wait_word *words, int n, uint64_t timeout_ns)
 {
+    if (task_inside()) {
+        task_park(timeout_ns < LOOK_NS ? timeout_ns : LOOK_NS);
+        return;
+    }
     if (sleep_on_all(words, n, timeout_ns))
         return;
     if (n > 1 && timeout_ns > LOOK_NS) /* nobody says when another one than the first changes */

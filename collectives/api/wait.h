@@ -70,7 +70,7 @@ struct wait_word {
  * (UINT64_MAX: without an end); may return early. Whoever changes a word must know that somebody
  * sleeps on it, and wake him. At most WAIT_WORDS_MAX words. On kernels before 5.16 only changes of
  * the first one are noticed at once; the others are looked at each millisecond. */
-enum { WAIT_WORDS_MAX = 8 };
+enum { WAIT_WORDS_MAX = 32 };
 void wait_sleep(const struct wait_word *words, int n, uint64_t timeout_ns);
 void wait_wake(const _Atomic uint32_t *word); /* all who sleep on it */
 

@@ -2,10 +2,15 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "collectives/bootstrap/env.h"
+#include "core/fd.h"
 #include "core/hash.h"
 #include "collectives/net/tcp.h"
 #include "collectives/api/store.h"
@@ -99,7 +104,9 @@ int job_new(struct job **out, const struct world_opts *opts, struct err *e)
     acceptor_init(&j->acceptor, &j->world);
     recorder_init(&j->recorder, world_line(&j->world));
     publish_settings(j);
+    j->bell = job_bell(j, j->world.rank);
     pthread_mutex_init(&j->store_lock, NULL);
+    pthread_mutex_init(&j->watch_lock, NULL);
     atomic_store(&j->users, 1);
     *out = j;
     return 0;
@@ -111,6 +118,76 @@ void job_lacks_memory(struct job *j)
     publish_settings(j);
 }
 
+/* ---------------------------------------------------------------------------------------- bells */
+
+int job_take_bells(struct job *j, struct bell *bells, size_t n, const int *at)
+{
+    size_t size = (size_t)j->world.size;
+    int *copy = malloc(size * sizeof(*copy));
+    if (!copy)
+        return -ENOMEM;
+    j->bell_at = memcpy(copy, at, size * sizeof(*copy));
+    j->bells = bells;
+    j->nbells = n;
+    j->bell = job_bell(j, j->world.rank);
+    return 0;
+}
+
+struct bell *job_bell(const struct job *j, int rank)
+{
+    struct segment_local *line = job_segment_local(&j->world.segment, rank);
+    if (line)
+        return &line->bell;
+    return j->bells && j->bell_at[rank] >= 0 ? &j->bells[j->bell_at[rank]] : NULL;
+}
+
+const _Atomic uint32_t *job_abort_word(const struct job *j)
+{
+    static const _Atomic uint32_t never;
+    return j->world.segment.base ? job_segment_abort_word(&j->world.segment) : &never;
+}
+
+/* ----------------------------------------------------------------------------------- neighbours */
+
+void job_watch(struct job *j, int rank)
+{
+    size_t size = (size_t)j->world.size;
+    char host[MEMBER_HOST_MAX];
+    int pid = 0;
+    world_who(&j->world, rank, host, &pid);
+    if (rank == j->world.rank || pid <= 0 || !world_shares_pids(&j->world, rank))
+        return;
+    pthread_mutex_lock(&j->watch_lock);
+    if (!j->pidfds && (j->pidfds = malloc(size * sizeof(*j->pidfds))))
+        memset(j->pidfds, -1, size * sizeof(*j->pidfds));
+    if (j->pidfds && j->pidfds[rank] < 0)
+        j->pidfds[rank] = fd_above_std((int)syscall(SYS_pidfd_open, pid, 0));
+    pthread_mutex_unlock(&j->watch_lock);
+}
+
+bool job_has_ended(struct job *j, int rank)
+{
+    pthread_mutex_lock(&j->watch_lock);
+    struct pollfd p = {.fd = j->pidfds ? j->pidfds[rank] : -1, .events = POLLIN};
+    pthread_mutex_unlock(&j->watch_lock); /* it stays open */
+    return p.fd >= 0 && poll(&p, 1, 0) == 1;
+}
+
+int job_count_ended(struct job *j)
+{
+    const struct job_segment *s = &j->world.segment;
+    int n = 0;
+    for (int i = 0; s->base && i < s->header.nlocal; i++) {
+        struct segment_local *line = job_segment_local(s, s->header.base_rank + i);
+        n += line && atomic_load_explicit(&line->exited, memory_order_acquire);
+    }
+    for (int r = 0; !s->base && r < j->world.size; r++)
+        n += job_has_ended(j, r);
+    return n;
+}
+
+/* ------------------------------------------------------------------------------------------ use */
+
 struct job *job_ref(struct job *j)
 {
     atomic_fetch_add(&j->users, 1);
@@ -121,10 +198,19 @@ void job_unref(struct job *j)
 {
     if (!j || atomic_fetch_sub(&j->users, 1) != 1)
         return;
+    if (j->at_end)
+        j->at_end(j);
     dlcoll_store_close(j->store);
     acceptor_fini(&j->acceptor);
+    for (int r = 0; j->pidfds && r < j->world.size; r++)
+        close_fd(&j->pidfds[r]);
     world_fini(&j->world);
     algo_select_fini(&j->algo_select);
     pthread_mutex_destroy(&j->store_lock);
+    pthread_mutex_destroy(&j->watch_lock);
+    free(j->pidfds);
+    free(j->bell_at);
+    if (j->bells)
+        munmap(j->bells, j->nbells * sizeof(*j->bells));
     free(j);
 }

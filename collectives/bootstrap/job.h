@@ -10,6 +10,7 @@
 #include "collectives/net/acceptor.h"
 #include "collectives/api/recorder.h"
 #include "collectives/bootstrap/world.h"
+#include "core/bell.h"
 #include "core/err.h"
 
 struct dlcoll_store;
@@ -34,12 +35,40 @@ struct job {
     struct recorder recorder;
     pthread_mutex_t store_lock;
     struct dlcoll_store *store; /* the job's, once somebody has asked for it */
+
+    /* Bells of this node's ranks, in their lines of the launcher's segment, or in memory that the
+     * ranks have shared themselves. */
+    struct bell *bell;  /* this rank's; NULL: it has none */
+    struct bell *bells; /* mapped; NULL: in the segment, or none */
+    size_t nbells;
+    int *bell_at; /* by rank of the world; -1: on another node; owned */
+
+    pthread_mutex_t watch_lock;
+    int *pidfds;                   /* by rank of the world; -1: not watched; owned; NULL: none is */
+    void (*at_end)(struct job *j); /* called first, when the job ends; NULL: nothing to be done */
 };
 
 /* Meets the other ranks (world_init()). Returns owned, with one user. */
 int job_new(struct job **out, const struct world_opts *opts, struct err *e);
 /* The launcher's segment has no room for memory that ranks share: that is one of the settings. */
 void job_lacks_memory(struct job *j);
+/* Takes the bells of the node's n ranks, mapped memory; at[r] is the place of rank r of the world
+ * among them, or -1. Unmaps them at the end. -ENOMEM: the mapping is the caller's. */
+int job_take_bells(struct job *j, struct bell *bells, size_t n, const int *at);
+/* That of a rank of the world; NULL: it is on another node, or has none. */
+struct bell *job_bell(const struct job *j, int rank);
+
+/* The launcher's word that is not 0 when all must stop; without one, a word that stays 0. */
+const _Atomic uint32_t *job_abort_word(const struct job *j);
+
+/* Without a launcher nobody says when a process of this host dies: its descriptor does. From now on
+ * that of this rank, which may have no such descriptor. */
+void job_watch(struct job *j, int rank);
+/* Whether a rank that is watched has ended. */
+bool job_has_ended(struct job *j, int rank);
+/* How many processes of this node have ended, as far as can be seen. */
+int job_count_ended(struct job *j);
+
 struct job *job_ref(struct job *j);
 void job_unref(struct job *j); /* NULL is allowed */
 

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "collectives/api/task.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/peer_uid.h"
@@ -131,6 +132,14 @@ static bool was_closed(const struct acceptor *a, uint64_t comm)
 
 /* -------------------------------------------------------------------------------- pending peers */
 
+static void keep_accepted(struct acceptor *a, const struct accepted_conn *in)
+{
+    struct acceptor_subscriber *s = find_subscriber(a, in->hello.comm);
+    a->accepted[a->naccepted++] = *in;
+    if (s && s->arrived)
+        s->arrived(s);
+}
+
 /* The hello of a data connection or of a probe is complete. A peer in an earlier world of this job
  * is late: this rank has left that world. A peer in a later one connects again. */
 static void accept_hello(struct acceptor *a, struct pending_peer *p)
@@ -144,7 +153,7 @@ static void accept_hello(struct acceptor *a, struct pending_peer *p)
     else if (in.hello.instance > own || in.hello.kind == HELLO_PROBE || !acceptor_reserve(a))
         close_fd(&in.fd); /* without room: the peer connects again */
     else
-        a->accepted[a->naccepted++] = in;
+        keep_accepted(a, &in);
 }
 
 /* Reads what a pending peer has sent; frees its slot when its hello is complete or invalid. */
@@ -296,7 +305,7 @@ bool acceptor_take(struct acceptor *a, uint64_t comm, enum channel channel,
 size_t acceptor_poll(struct acceptor *a, struct pollfd *fds, int *timeout_ms)
 {
     size_t n = 0;
-    if (a->world->listen_fd < 0)
+    if (a->world->listen_fd < 0 || task_inside()) /* that thread serves it for all its tasks */
         return 0;
     pthread_mutex_lock(&a->lock);
     for (int i = 0; i < ACCEPTOR_PENDING; i++) {
@@ -316,6 +325,11 @@ int acceptor_sleep(struct acceptor *a, const _Atomic uint32_t *stop, struct poll
                    int timeout_ms)
 {
     struct segment_local *line = world_line(a->world);
+    if (task_inside()) {
+        if (!stop || !atomic_load(stop))
+            task_poll(fds, n, timeout_ms < 0 ? UINT64_MAX : (uint64_t)timeout_ms * 1000000u);
+        return 0;
+    }
     if (line)
         atomic_fetch_add(&line->polling, 1);
     int r = poll(fds, (nfds_t)n, stop && atomic_load(stop) ? 0 : timeout_ms);

@@ -60,6 +60,8 @@ struct acceptor_subscriber {
     struct comm_stop *stop; /* where notices for it are written */
     /* Rank `from` of the world waits for this one, in that operation. Does not block. */
     void (*asked)(struct acceptor_subscriber *s, int from, const struct ask *ask);
+    /* A connection for it may be taken. Does not block; NULL: nobody wants to know. */
+    void (*arrived)(struct acceptor_subscriber *s);
 };
 
 struct acceptor {

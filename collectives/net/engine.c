@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "collectives/api/task.h"
 #include "core/clock.h"
 #include "core/debug_assert.h"
 
@@ -476,11 +477,12 @@ static void engine_ask(struct engine *en, size_t nwants)
         en->ask(en->stopped_arg, ranks, n);
 }
 
-/* Not every reason to stop wakes a socket: sleeps are short at first and never long. */
+/* Not every reason to stop wakes a socket: sleeps are short at first and never long. Many tasks may
+ * sleep; the progress thread looks for them. */
 static int sleep_ms(uint64_t idle_ns, uint64_t now, uint64_t deadline_ns)
 {
-    uint64_t ms = idle_ns / 8000000;
-    ms = ms < 1 ? 1 : ms > 10 ? 10 : ms;
+    uint64_t ms = idle_ns / 8000000, most = task_inside() ? 500 : 10;
+    ms = ms < 1 ? 1 : ms > most ? most : ms;
     if (deadline_ns && deadline_ns - now < ms * 1000000)
         ms = (deadline_ns - now) / 1000000 + 1;
     return (int)ms;

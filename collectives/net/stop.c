@@ -1,10 +1,7 @@
 #include "collectives/net/stop.h"
 
-#include <limits.h>
-#include <linux/futex.h>
-#include <stddef.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include "collectives/api/task.h"
+#include "core/futex.h"
 
 bool comm_stop_set(struct comm_stop *s, int from, const struct notice *why)
 {
@@ -14,7 +11,8 @@ bool comm_stop_set(struct comm_stop *s, int from, const struct notice *why)
     s->from = from;
     s->why = *why;
     atomic_store_explicit(&s->word, STOP_SAID, memory_order_release);
-    syscall(SYS_futex, &s->word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    futex_wake((const void *)&s->word);
+    task_ring_all();
     return true;
 }
 

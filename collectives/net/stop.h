@@ -17,7 +17,8 @@ struct comm_stop {
     struct notice why;
 };
 
-/* False: the record was already set. */
+/* False: the record was already set. Wakes the threads that sleep on the word, and this process's
+ * tasks (api/task.h). */
 bool comm_stop_set(struct comm_stop *s, int from, const struct notice *why);
 
 /* Copies the record and terminates its texts. False: nothing is recorded yet. */

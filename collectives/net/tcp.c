@@ -11,13 +11,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "collectives/api/task.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/netaddr.h"
 
 enum {
-    RETRY_MS = 5,    /* before a connection that ended early is tried again */
-    AWAITED_MS = 1,  /* another thread may accept the connection that this one waits for */
+    RETRY_MS = 5,   /* before a connection that ended early is tried again */
+    AWAITED_MS = 1, /* another thread may accept the connection that this one waits for */
+    AWAITED_IN_TASK_MS = 500,
     PROBE_MS = 1000, /* before a peer that has not connected is probed, and probed again */
 };
 
@@ -454,6 +456,8 @@ static int tcp_peek(struct transport *t, int stream, void *p, size_t len)
 
 static void at_most(int *timeout_ms, int ms)
 {
+    if (ms == AWAITED_MS && task_inside()) /* it is rung for */
+        ms = AWAITED_IN_TASK_MS;
     if (*timeout_ms > ms)
         *timeout_ms = ms;
 }

@@ -2,12 +2,14 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "collectives/api/task.h"
 #include "collectives/api/work.h"
 #include "collectives/api/comm.h"
 #include "collectives/net/net.h"
@@ -17,11 +19,12 @@
 
 enum {
     POLL_MAX = 64,
-    QUICK_LOOKS = 200,        /* before anything else is done, and the clock is read */
-    SPIN_LOOKS = 16,          /* while spinning, between readings of the clock */
-    LOOK_NS = 1000 * 1000,    /* between looks at what else may have happened */
-    NAP_NS = 10 * LOOK_NS,    /* at most, at a time, */
-    NAP_WRITING_NS = LOOK_NS, /* or when there must be room first */
+    QUICK_LOOKS = 200,            /* before anything else is done, and the clock is read */
+    SPIN_LOOKS = 16,              /* while spinning, between readings of the clock */
+    LOOK_NS = 1000 * 1000,        /* between looks at what else may have happened */
+    NAP_NS = 10 * LOOK_NS,        /* at most, at a time, */
+    NAP_WRITING_NS = LOOK_NS,     /* or when there must be room first */
+    TASK_NAP_NS = 1000 * LOOK_NS, /* at most, of the task, for which the progress thread looks */
 };
 
 /* -------------------------------------------------------------------------------------- failing */
@@ -137,6 +140,8 @@ static void check_queue(struct p2p *p, const struct p2p_queue *q, uint64_t now)
 {
     for (struct p2p_op *op = q->head; op && !p->failed; op = op->next) {
         assert(op->state != P2P_DONE && op->peer < p->comm->size);
+        if (op->deadline_ns && op->deadline_ns < p->soonest_ns && !op->optional)
+            p->soonest_ns = op->deadline_ns;
         if (op->deadline_ns && now >= op->deadline_ns && !op->optional)
             p2p_fail(p, -ETIMEDOUT, op->state == P2P_POSTED && op->any ? -1 : op->peer, op, NULL);
     }
@@ -147,6 +152,7 @@ static void p2p_look(struct p2p *p)
 {
     uint64_t now = mono_ns();
     int gone;
+    p->soonest_ns = UINT64_MAX;
     check_queue(p, &p->posted, now);
     check_queue(p, &p->peers[p->comm->rank].offered, now);
     for (int i = 0; i < p->nactive && !p->failed; i++) {
@@ -179,7 +185,8 @@ static int p2p_prepare(struct p2p *p, struct pollfd *fds, int *timeout_ms)
         const struct p2p_peer *peer = &p->peers[rank];
         int fd = peer->t == p->tcp ? tcp_open_fd(p->tcp, rank) : -1;
         bool writes = peer->out.head || peer->in_reply.head, reads = p2p_expects(p, rank);
-        if (n == POLL_MAX || fd < 0)
+        bool accepts = fd < 0 && !writes && task_inside(); /* it is rung for */
+        if (n == POLL_MAX || (fd < 0 && !accepts))
             *timeout_ms = *timeout_ms > 1 ? 1 : *timeout_ms;
         if (n == POLL_MAX)
             break;
@@ -306,10 +313,46 @@ static void find_kinds(struct p2p *p, bool *streams, bool *sockets, bool *writin
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Until something comes, a word changes, or the time is over; not if something moves before
- * that, or it is done. */
-static void doze(struct p2p *p, const _Atomic uint32_t *done, const struct wait_word *word,
-                 uint64_t timeout_ns)
+/* In the task: until it is rung for, a socket is ready, or the nap is over. */
+static void doze_in_task(struct p2p *p)
+{
+    dlcoll_comm *c = p->comm;
+    struct pollfd fds[POLL_MAX];
+    struct err e = ERR_INIT;
+    uint64_t now = mono_ns(), nap = p->nap_ns;
+    int ms = INT_MAX, n = 0;
+    bool streams, sockets, writing;
+    if (c->shm)
+        ring_prepare_park(c);
+    bool moved = turn(p, true, 1);
+    find_kinds(p, &streams, &sockets, &writing);
+    pthread_mutex_lock(&p->lock);
+    if (!p->stopped && !moved) {
+        n = p2p_prepare(p, fds, &ms);
+        if (p->soonest_ns - now < nap)
+            nap = p->soonest_ns > now ? p->soonest_ns - now : 0;
+    }
+    bool rests = !p->stopped && !moved && p2p_is_busy(c);
+    pthread_mutex_unlock(&p->lock);
+    if (nap > (uint64_t)ms * LOOK_NS)
+        nap = (uint64_t)ms * LOOK_NS;
+    if (c->shm && !ring_has_bell(c) && nap > LOOK_NS)
+        nap = LOOK_NS;
+    if (rests && !atomic_load(&p->waiters) && sockets)
+        task_poll(fds, (size_t)n, nap);
+    else if (rests && !atomic_load(&p->waiters))
+        task_park(nap);
+    if (c->shm)
+        ring_end_park(c);
+    pthread_mutex_lock(&p->lock);
+    if (!p->stopped)
+        (void)tcp_admit(p->tcp, &e);
+    pthread_mutex_unlock(&p->lock);
+    p->nap_ns = moved ? NAP_NS : p->nap_ns < TASK_NAP_NS / 2 ? p->nap_ns * 2 : TASK_NAP_NS;
+}
+
+/* Until something comes, or the time is over; not if something moves before that, or it is done. */
+static void doze(struct p2p *p, const _Atomic uint32_t *done, uint64_t timeout_ns)
 {
     dlcoll_comm *c = p->comm;
     struct wait_word words[WAIT_WORDS_MAX];
@@ -327,8 +370,6 @@ static void doze(struct p2p *p, const _Atomic uint32_t *done, const struct wait_
     words[n++] = (struct wait_word){&c->own_stop.word, 0};
     if (c->shared_stop)
         words[n++] = (struct wait_word){&c->shared_stop->word, 0};
-    if (word)
-        words[n++] = *word;
     if (writing && timeout_ns > NAP_WRITING_NS)
         timeout_ns = NAP_WRITING_NS;
     if (!turn(p, true, 1) && !(done && atomic_load(done)))
@@ -362,25 +403,30 @@ void p2p_wait(struct dlcoll_comm *comm, const _Atomic uint32_t *done, uint64_t u
         if (step == WAIT_YIELD)
             sched_yield();
         if (step == WAIT_SLEEP)
-            doze(p, done, NULL, until_ns && until_ns - now < NAP_NS ? until_ns - now : NAP_NS);
+            doze(p, done, until_ns && until_ns - now < NAP_NS ? until_ns - now : NAP_NS);
         else if (turn(p, looks, step == WAIT_SPIN ? SPIN_LOOKS : 1))
             moved_at = now;
         now = mono_ns();
     }
-    atomic_fetch_sub(&p->waiters, 1);
+    if (atomic_fetch_sub(&p->waiters, 1) == 1 && p2p_is_busy(comm))
+        task_ring(atomic_load_explicit(&comm->p2p_slot, memory_order_acquire)); /* it carries on */
 }
 
-void p2p_assist(struct dlcoll_comm *comm, const struct wait_word *bell)
+void p2p_assist(struct dlcoll_comm *comm)
 {
     struct p2p *p = comm->p2p;
     if (atomic_load(&p->waiters)) {
-        wait_sleep(bell, 1, LOOK_NS);
+        task_park(UINT64_MAX); /* the last of them rings */
         return;
     }
-    if (!turn(p, true, 1))
-        doze(p, NULL, bell, NAP_NS);
-    else if (atomic_load(&p->waiters) && comm->shm)
+    if (!turn(p, true, 1)) {
+        doze_in_task(p);
+        return;
+    }
+    p->nap_ns = NAP_NS;
+    if (atomic_load(&p->waiters) && comm->shm)
         ring_wake_own(comm); /* it may have been theirs */
+    task_yield();
 }
 
 bool p2p_is_busy(const struct dlcoll_comm *comm)
@@ -411,6 +457,7 @@ static int p2p_new(struct dlcoll_comm *comm, struct err *e)
     }
     pthread_mutex_init(&p->lock, NULL);
     p->comm = comm;
+    p->nap_ns = NAP_NS;
     p->peers = peers;
     p->ahead = ahead;
     p->active = active;

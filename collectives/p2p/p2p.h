@@ -27,7 +27,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "collectives/api/wait.h"
 #include "collectives/p2p/p2p_op.h"
 #include "core/err.h"
 
@@ -55,9 +54,8 @@ void p2p_wait(struct dlcoll_comm *comm, const _Atomic uint32_t *done, uint64_t u
  * done, not the handle. False: it is too late. */
 bool p2p_cancel(struct dlcoll_comm *comm, struct dlcoll_work *w);
 
-/* For the thread: one turn, unless somebody else sees to it, which sleeps when there is nothing to
- * do until there is, or *bell->word changes, for some milliseconds. */
-void p2p_assist(struct dlcoll_comm *comm, const struct wait_word *bell);
+/* For the task: one turn, unless somebody else sees to it; parks when there is nothing to do. */
+void p2p_assist(struct dlcoll_comm *comm);
 bool p2p_is_busy(const struct dlcoll_comm *comm); /* something is under way */
 
 /* Closes all connections; everything under way is completed with the code. */

@@ -65,7 +65,7 @@ static int perform_one(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *on
 static int p2p_ops_start(dlcoll_comm *c, enum call_kind kind, struct dlcoll_work *w,
                          dlcoll_work **work)
 {
-    int r = work ? async_start_p2p_thread(c) : 0;
+    int r = work ? async_start_p2p(c) : 0;
     if (r == 0)
         r = p2p_start(c, w);
     if (r < 0) {
@@ -74,7 +74,7 @@ static int p2p_ops_start(dlcoll_comm *c, enum call_kind kind, struct dlcoll_work
     }
     if (work) {
         if (p2p_is_busy(c))
-            async_ring_p2p_thread(c);
+            async_ring_p2p(c);
         *work = w;
         return 0;
     }

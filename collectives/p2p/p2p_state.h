@@ -88,6 +88,8 @@ struct p2p {
     _Atomic int under_way;
     _Atomic int waiters; /* threads that progress the operations */
     bool stopped;
+    uint64_t soonest_ns; /* the first deadline of what is under way, as last looked at */
+    uint64_t nap_ns;     /* the task's next one */
     uint64_t seq;
     struct coll_call failure; /* the argument of comm_fail() */
     int failed;               /* its status */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "collectives/api/error.h"
+#include "collectives/api/task.h"
 #include "collectives/reduce/reduce.h"
 
 enum {
@@ -112,6 +113,19 @@ bool reduce_user_find(int op, struct reduce_info *r)
     return true;
 }
 
+struct user_call {
+    const struct reduce_info *r;
+    void *acc;
+    const void *in;
+    size_t count;
+};
+
+static void call_user(void *arg)
+{
+    const struct user_call *c = arg;
+    c->r->user(c->acc, c->in, c->count, (dlcoll_dtype)c->r->dtype_value, c->r->ctx);
+}
+
 /* The user's function is called on aligned memory of ours: sources may have any address, and dst
  * may be one of them. */
 static inline void user_many(const struct reduce_info *r, void *dst, const void *const *src,
@@ -127,7 +141,11 @@ static inline void user_many(const struct reduce_info *r, void *dst, const void 
                 memcpy(in, from, n * size);
                 from = in;
             }
-            r->user(acc, from, n, (dlcoll_dtype)r->dtype_value, r->ctx);
+            struct user_call call = {r, acc, from, n};
+            if (task_inside())
+                task_call(call_user, &call);
+            else
+                call_user(&call);
         }
         memcpy((uint8_t *)dst + at * size, acc, n * size);
     }

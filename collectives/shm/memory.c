@@ -18,7 +18,7 @@
 #include "core/fd.h"
 
 #define SHM_MAGIC   0x314d4853u /* "SHM1" */
-#define SHM_VERSION 8u
+#define SHM_VERSION 9u
 
 /* Address space, not memory; reduced where address space is limited. */
 #define ARENAS_BYTES ((size_t)64 << 30)
@@ -44,8 +44,8 @@ static size_t align_up(size_t v, size_t to)
 }
 
 struct layout {
-    size_t peers, arrivals, beside, progress, slots, rings, ring_bytes, ring_cells, ring_stride,
-        arenas;
+    size_t peers, arrivals, beside, progress, bells, slots, rings, ring_bytes, ring_cells,
+        ring_stride, arenas;
 };
 
 /* The number of rings grows with the square of the ranks. */
@@ -65,7 +65,8 @@ static struct layout lay_out(int ranks)
     l.beside = align_up(l.arrivals + n * SHM_ARRIVALS * sizeof(struct shm_arrival), 4096);
     l.beside += SHM_SLOT_BEGIN; /* skewed like the slots */
     l.progress = l.beside + n * SHM_ARRIVALS * SHM_BESIDE_BYTES;
-    l.slots = align_up(l.progress + n * sizeof(struct shm_progress), 4096);
+    l.bells = align_up(l.progress + n * sizeof(struct shm_progress), 4096);
+    l.slots = align_up(l.bells + n * sizeof(struct bell), 4096);
     l.rings = align_up(l.slots + n * SHM_SLOTS * SHM_SLOT_STRIDE + SHM_SLOT_SKEW, 4096);
     l.ring_bytes = choose_ring(n);
     l.ring_cells = l.ring_bytes / RING_BYTES_A_CELL;
@@ -88,9 +89,11 @@ static bool keep_scratch(struct shm *s)
     s->targets = calloc(n, sizeof(*s->targets));
     s->may_read = calloc(n, sizeof(*s->may_read));
     s->mapped_bytes = calloc(n, sizeof(*s->mapped_bytes));
+    s->bells = calloc(n, sizeof(struct bell *));
     for (size_t i = 0; s->mapped_bytes && i < n; i++)
         s->mapped_bytes[i] = MAP_LEAST / 2; /* below this, page faults are as fast */
-    return s->out && s->in && s->sources && s->targets && s->may_read && s->mapped_bytes;
+    return s->out && s->in && s->sources && s->targets && s->may_read && s->mapped_bytes &&
+           s->bells;
 }
 
 /* Publishes the facts about this rank. */
@@ -140,6 +143,8 @@ static int memory_take(dlcoll_comm *comm, void *base, size_t bytes, bool mapped,
         shm_close(comm);
         return err_set(e, -ENOMEM, "no memory");
     }
+    for (int i = 0; i < s->n && comm->job; i++) /* tests have communicators without a job */
+        s->bells[i] = job_bell(comm->job, comm->world_ranks[comm->topo.local_ranks[i]]);
     introduce(s);
     comm->shared_stop = &s->head->stop;
     return 0;
@@ -174,6 +179,23 @@ int shm_open_heap(dlcoll_comm *comm, void *heap, size_t bytes, struct err *e)
         version != SHM_VERSION)
         return err_set(e, -EPROTO, "a rank of this node has another version of libdlcoll");
     return memory_take(comm, heap, bytes, false, e);
+}
+
+/* The bells of the world's memory stay when its communicator is gone: groups use them. */
+static void keep_bells(dlcoll_comm *comm, int fd)
+{
+    size_t n = (size_t)comm->topo.nlocal, page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t at = lay_out((int)n).bells;
+    if (comm->id != 0 || comm->world->segment.base || comm->job->bells || at % page)
+        return;
+    struct bell *bells =
+        mmap(NULL, n * sizeof(*bells), PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)at);
+    int *places = malloc((size_t)comm->size * sizeof(*places));
+    for (int r = 0; places && r < comm->size; r++)
+        places[r] = comm->topo.node_of[r] == comm->topo.node ? comm->topo.local_of[r] : -1;
+    if (bells != MAP_FAILED && (!places || job_take_bells(comm->job, bells, n, places) < 0))
+        munmap(bells, n * sizeof(*bells));
+    free(places);
 }
 
 void shm_map_slots(struct shm *s, int i, size_t bytes)
@@ -237,6 +259,7 @@ int shm_create(dlcoll_comm *comm, struct shm_offer *offer, struct err *e)
         munmap(base, bytes);
         return r;
     }
+    keep_bells(comm, fd);
     if ((r = memory_take(comm, base, bytes, true, e)) < 0)
         return r;
     struct shm_head *h = comm->shm->head;
@@ -301,6 +324,7 @@ int shm_attach(dlcoll_comm *comm, const struct shm_offer *offer, struct err *e)
         munmap(base, o.bytes);
         return err_set(e, -EPROTO, "process %d does not have the memory that was offered", o.pid);
     }
+    keep_bells(comm, fd);
     return memory_take(comm, base, o.bytes, true, e);
 }
 
@@ -310,10 +334,24 @@ void shm_all_attached(dlcoll_comm *comm)
         close_fd(&comm->shm->fd);
 }
 
+void shm_ring_parked(struct shm *s)
+{
+    for (int i = 0; i < s->n; i++)
+        shm_ring(s, i, &s->peers[i].coll_parked);
+}
+
+void shm_wake_all(struct shm *s)
+{
+    shm_ring_parked(s);
+    for (int i = 0; i < s->n; i++)
+        shm_ring(s, i, &s->peers[i].p2p_parked);
+}
+
 /* Wakes the ranks that wait for this one. */
 static void leave(struct shm *s)
 {
     atomic_store(&s->peers[s->me].left, 1);
+    shm_wake_all(s);
     if (!atomic_load(&s->head->sleepers))
         return;
     for (uint64_t seq = 0; seq < SHM_ARRIVALS; seq++)
@@ -339,6 +377,7 @@ void shm_close(dlcoll_comm *comm)
     free(s->targets);
     free(s->sums);
     free(s->may_read);
+    free(s->bells);
     free(s->mapped_bytes);
     close_fd(&s->fd);
     if (s->mapped)

@@ -8,6 +8,7 @@
 #include "collectives/api/comm.h"
 #include "collectives/shm/cma.h"
 #include "collectives/shm/shm.h"
+#include "collectives/api/task.h"
 #include "collectives/api/wait.h"
 
 /* The part of a cell's data in the cache line that the reader polls. */
@@ -25,6 +26,8 @@ struct end {
     uint32_t cells_read, data_read; /* of `out`, as last read */
     uint32_t cells_got, data_got;
     uint32_t got; /* bytes taken of the current cell */
+    const struct shm *shm;
+    int rank; /* of the peer, on this node */
     struct shm_peer *peer;
 };
 
@@ -161,13 +164,24 @@ static uint32_t fill_cell(const struct shm *s, struct end *end, struct cursor *c
 }
 
 /* A sleeper increments `asleep` before its last check: with the fence, one side sees the other. */
-static void ring_wake(struct shm_peer *peer)
+static void wake_rank(const struct shm *s, int i)
 {
+    struct shm_peer *peer = &s->peers[i];
     wait_fence();
-    if (!atomic_load_explicit(&peer->asleep, memory_order_relaxed))
+    uint32_t asleep = atomic_load_explicit(&peer->asleep, memory_order_relaxed);
+    if (!asleep)
+        return;
+    if (asleep >= SHM_PARKED)
+        shm_ring(s, i, &peer->p2p_parked);
+    if (asleep % SHM_PARKED == 0)
         return;
     atomic_fetch_add(&peer->doorbell, 1);
     wait_wake(&peer->doorbell);
+}
+
+static void ring_wake(const struct end *end)
+{
+    wake_rank(end->shm, end->rank);
 }
 
 static ssize_t ring_send(struct transport *base, int stream, const struct iovec *iov, int n,
@@ -186,7 +200,7 @@ static ssize_t ring_send(struct transport *base, int stream, const struct iovec 
     for (uint32_t len; left && (len = fill_cell(t->comm->shm, end, &c, left)); left -= len)
         sent += len;
     if (sent)
-        ring_wake(end->peer);
+        ring_wake(end);
     return sent;
 }
 
@@ -226,7 +240,7 @@ bool ring_put(struct transport *base, int stream, const struct iovec *iov, size_
         len > SHM_CELL_BYTES + s->ring_bytes / CHUNK_PARTS || !fill_cell(s, end, &c, len))
         return false;
     prepare_next(s, end, more_bytes((uint32_t)len));
-    ring_wake(end->peer);
+    ring_wake(end);
     return true;
 }
 
@@ -301,7 +315,7 @@ static ssize_t ring_recv(struct transport *base, int stream, const struct iovec 
     }
     /* The peer may wait for room. */
     if (got && atomic_load_explicit(&end->peer->asleep, memory_order_relaxed))
-        ring_wake(end->peer);
+        ring_wake(end);
     return got ? got : r;
 }
 
@@ -329,7 +343,7 @@ void ring_take(struct transport *base, int stream, size_t len, size_t skip, void
                 (uint32_t)(len - skip));
     finish_cell(end, (uint32_t)len);
     if (atomic_load_explicit(&end->peer->asleep, memory_order_relaxed))
-        ring_wake(end->peer);
+        ring_wake(end);
 }
 
 static int ring_peek(struct transport *base, int stream, void *p, size_t want)
@@ -374,7 +388,26 @@ void ring_end_sleep(struct dlcoll_comm *comm)
 
 void ring_wake_own(struct dlcoll_comm *comm)
 {
-    ring_wake(&comm->shm->peers[comm->shm->me]);
+    wake_rank(comm->shm, comm->shm->me);
+}
+
+void ring_prepare_park(struct dlcoll_comm *comm)
+{
+    struct shm_peer *me = &comm->shm->peers[comm->shm->me];
+    atomic_fetch_add(&me->asleep, SHM_PARKED);
+    atomic_store(&me->p2p_parked, task_slot());
+}
+
+void ring_end_park(struct dlcoll_comm *comm)
+{
+    struct shm_peer *me = &comm->shm->peers[comm->shm->me];
+    atomic_store(&me->p2p_parked, 0);
+    atomic_fetch_sub(&me->asleep, SHM_PARKED);
+}
+
+bool ring_has_bell(const struct dlcoll_comm *comm)
+{
+    return comm->shm->bells[comm->shm->me];
 }
 
 static int ring_wait(struct transport *base, const struct transport_want *wants, size_t n,
@@ -420,6 +453,8 @@ int ring_new(struct transport **out, struct dlcoll_comm *comm, struct err *e)
         for (int k = 0; k < 2; k++)
             t->ends[k * comm->size + r] = (struct end){.out = ring_between(s, s->me, peer, k),
                                                        .in = ring_between(s, peer, s->me, !k),
+                                                       .shm = s,
+                                                       .rank = peer,
                                                        .peer = &s->peers[peer]};
     }
     *out = &t->base;

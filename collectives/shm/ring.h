@@ -34,6 +34,10 @@ uint32_t ring_prepare_sleep(struct dlcoll_comm *comm);
 const _Atomic uint32_t *ring_doorbell(struct dlcoll_comm *comm);
 void ring_end_sleep(struct dlcoll_comm *comm);
 void ring_wake_own(struct dlcoll_comm *comm); /* wakes the sleeping threads of this rank */
+/* The same for a task, which parks instead and is rung for. */
+void ring_prepare_park(struct dlcoll_comm *comm);
+void ring_end_park(struct dlcoll_comm *comm);
+bool ring_has_bell(const struct dlcoll_comm *comm); /* else nobody rings */
 
 /* Whether this rank may read the memory of `peer`, a rank of the communicator on this node. */
 bool ring_may_fetch(struct dlcoll_comm *comm, int peer);

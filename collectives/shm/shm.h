@@ -7,6 +7,8 @@
  *     beside[16][n]   more data that belongs to the arrival
  *     progress[n]     how far a rank has advanced within an operation
  *     slot[n][4]      staging buffers; in an operation with uneven parts, their lengths at the end
+ *     bell[n]         the world's only: what wakes a rank's progress thread (core/bell.h), where no
+ *                     launcher's segment has it
  *     ring[n][n][2]   point to point (ring.h): messages, and answers to the opposite direction
  *     arena[n]        what dlcoll_mem_alloc() allocates
  *
@@ -34,6 +36,7 @@
 
 #include "collectives/api/op_signature.h"
 #include "collectives/api/comm.h"
+#include "core/bell.h"
 #include "collectives/shm/cost.h"
 #include "core/debug_assert.h"
 
@@ -60,8 +63,11 @@ struct shm_head {
     uint32_t magic;
     uint64_t nonce, bytes;
     int32_t n;
-    _Alignas(SHM_LINE) _Atomic uint32_t sleepers; /* ranks that must be woken */
+    /* Ranks that must be woken: threads that sleep on a word, plus SHM_PARKED for each task. */
+    _Alignas(SHM_LINE) _Atomic uint32_t sleepers;
 };
+
+enum { SHM_PARKED = 1 << 16 };
 
 enum shm_can { SHM_UNKNOWN, SHM_YES, SHM_NO };
 
@@ -71,9 +77,13 @@ struct shm_peer {
     uint64_t nonce;            /* read by the others to test process_vm_readv() */
     _Atomic uint32_t can_read; /* enum shm_can: this rank may read the memory of all others */
     _Atomic uint32_t left;     /* nonzero: this rank has closed the communicator */
-    /* How many of its threads sleep on the doorbell, a futex that is incremented on new data. */
+    /* 1 + the slot of its task that is parked in an operation, to be rung for on its bell. */
+    _Atomic uint32_t coll_parked;
+    /* How many of its threads sleep on the doorbell, a futex that is incremented on new data, plus
+     * SHM_PARKED while its task is parked, and 1 + that one's slot. */
     _Alignas(SHM_LINE) _Atomic uint32_t asleep;
     _Atomic uint32_t doorbell;
+    _Atomic uint32_t p2p_parked;
     /* The rank's timings of both ways to move blocks, read by all ranks. */
     _Alignas(SHM_LINE) struct cost costs[COST_KINDS][COST_SIZES];
 };
@@ -195,6 +205,8 @@ struct shm {
     const void **sources; /* 2 n entries */
     uint8_t **targets;
     uint8_t *sums; /* two large elements; NULL: not needed yet */
+
+    struct bell **bells; /* by rank; entries may be NULL */
 };
 
 static inline struct shm_arrival *shm_arrival(const struct shm *s, uint64_t seq, int i)
@@ -214,6 +226,19 @@ static inline uint8_t *shm_slot(const struct shm *s, int i, uint64_t chunk)
     debug_assert(i >= 0 && i < s->n);
     return s->slots + k * SHM_SLOT_STRIDE + SHM_SLOT_BEGIN + (size_t)i % 16 * (SHM_SLOT_SKEW / 32);
 }
+
+/* Rings for the task of rank i whose 1 + slot is in *parked, if any. */
+static inline void shm_ring(const struct shm *s, int i, _Atomic uint32_t *parked)
+{
+    uint32_t slot = atomic_load(parked) ? atomic_exchange(parked, 0) : 0;
+    if (slot && s->bells[i])
+        bell_ring(s->bells[i], slot - 1);
+}
+
+/* Rings for all tasks that are parked in an operation. */
+void shm_ring_parked(struct shm *s);
+/* Wakes whoever waits here, for data or for messages: this rank leaves, or all must stop. */
+void shm_wake_all(struct shm *s);
 
 void shm_map_slots(struct shm *s, int i, size_t bytes);
 

@@ -5,13 +5,15 @@
 #include <string.h>
 
 #include "collectives/api/comm.h"
+#include "collectives/api/task.h"
 #include "collectives/shm/memory.h"
 #include "core/clock.h"
 
 enum {
-    LOOK_NS = 1000 * 1000,  /* between checks of the peer and of the deadline */
-    NAP_NS = 10 * LOOK_NS,  /* longest sleep */
-    LONG_NS = 20 * LOOK_NS, /* of waiting, before the peer's current operation is compared */
+    LOOK_NS = 1000 * 1000,        /* between checks of the peer and of the deadline */
+    NAP_NS = 10 * LOOK_NS,        /* longest sleep of a thread, */
+    TASK_NAP_NS = 1000 * LOOK_NS, /* and of a task: the progress thread looks for all of them */
+    LONG_NS = 20 * LOOK_NS,       /* of waiting, before the peer's current operation is compared */
     /* About a microsecond of spinning before anything else: reading the clock takes a large part of
      * the duration of a small operation. */
     QUICK_LOOKS = 100,
@@ -37,7 +39,12 @@ static void wake_sleepers(const struct shm_op *op)
 {
     struct shm *s = op->s;
     wait_fence();
-    if (!atomic_load_explicit(&s->head->sleepers, memory_order_relaxed))
+    uint32_t sleepers = atomic_load_explicit(&s->head->sleepers, memory_order_relaxed);
+    if (!sleepers)
+        return;
+    if (sleepers >= SHM_PARKED)
+        shm_ring_parked(s);
+    if (sleepers % SHM_PARKED == 0)
         return;
     wait_wake(&op->mine->seq);
     wait_wake(&s->progress[s->me].staged);
@@ -52,13 +59,32 @@ static void wake_seen_sleepers(const struct shm_op *op)
         wake_sleepers(op);
 }
 
+/* In a task: until it is rung for, at most so long. */
+static void park_on(struct shm_op *op, const _Atomic uint32_t *word, uint64_t want, uint64_t ns)
+{
+    struct shm *s = op->s;
+    atomic_fetch_add(&s->head->sleepers, SHM_PARKED);
+    atomic_store(&s->peers[s->me].coll_parked, task_slot());
+    if (!shm_at_least(atomic_load(word), want) && !comm_is_stopped(op->call->comm))
+        task_park(s->bells[s->me] || ns < LOOK_NS ? ns : LOOK_NS);
+    atomic_store(&s->peers[s->me].coll_parked, 0);
+    atomic_fetch_sub(&s->head->sleepers, SHM_PARKED);
+}
+
 static void sleep_on(struct shm_op *op, const _Atomic uint32_t *word, uint64_t want,
-                     uint64_t now_ns)
+                     uint64_t now_ns, uint64_t idle_ns)
 {
     const dlcoll_comm *c = op->call->comm;
     uint64_t deadline = op->call->deadline_ns, ns = NAP_NS;
+    bool inside = task_inside();
+    if (inside && idle_ns > ns) /* there may be thousands */
+        ns = idle_ns < TASK_NAP_NS ? idle_ns : TASK_NAP_NS;
     if (deadline && deadline - now_ns < ns)
         ns = deadline - now_ns;
+    if (inside) {
+        park_on(op, word, want, ns);
+        return;
+    }
     _Atomic uint32_t *sleepers = &op->s->head->sleepers;
     atomic_fetch_add(sleepers, 1);
     uint32_t now = atomic_load(word);
@@ -154,9 +180,10 @@ int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint6
         wait_relax(); /* the awaited rank may run on the same core */
     }
     wake_sleepers(op);
-    if (!policy.spin_ns)
+    bool yields = !policy.spin_ns && !task_inside();
+    if (yields)
         spread(op);
-    for (int k = 0; !policy.spin_ns && k < QUICK_YIELDS; k++) {
+    for (int k = 0; yields && k < QUICK_YIELDS; k++) {
         if (shm_at_least(atomic_load_explicit(word, memory_order_acquire), want))
             return 0;
         sched_yield();
@@ -178,7 +205,7 @@ int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint6
             sched_yield();
             break;
         case WAIT_SLEEP:
-            sleep_on(op, word, want, now);
+            sleep_on(op, word, want, now, idle);
             break;
         }
         now = mono_ns();

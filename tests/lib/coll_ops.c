@@ -366,7 +366,7 @@ static void *watch(void *arg)
     return NULL;
 }
 
-void coll_when_inside(dlcoll_comm *comm, enum coll_op op, void (*tell)(void *), void *arg)
+pthread_t coll_when_inside(dlcoll_comm *comm, enum coll_op op, void (*tell)(void *), void *arg)
 {
     pthread_t thread;
     struct watch *w = malloc(sizeof(*w));
@@ -375,5 +375,5 @@ void coll_when_inside(dlcoll_comm *comm, enum coll_op op, void (*tell)(void *), 
     *w = (struct watch){comm, coll_op_names[op], tell, arg};
     if (pthread_create(&thread, NULL, watch, w) != 0)
         abort();
-    pthread_detach(thread);
+    return thread;
 }

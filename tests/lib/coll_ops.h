@@ -6,6 +6,7 @@
 #ifndef TESTS_LIB_COLL_OPS_H
 #define TESTS_LIB_COLL_OPS_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -69,7 +70,8 @@ void coll_buffers_free(struct coll_buffers *b);
 /* The `turn`th call. 0, or the error, which is of `comm`. */
 int coll_op_call(enum coll_op op, dlcoll_comm *comm, const struct coll_buffers *b, int turn);
 
-/* Calls tell(arg), in a thread of its own, as soon as this rank is inside of the operation. */
-void coll_when_inside(dlcoll_comm *comm, enum coll_op op, void (*tell)(void *), void *arg);
+/* Calls tell(arg), in a thread of its own, as soon as this rank is inside of the operation. Returns
+ * the thread, which the caller joins or detaches. */
+pthread_t coll_when_inside(dlcoll_comm *comm, enum coll_op op, void (*tell)(void *), void *arg);
 
 #endif

@@ -43,8 +43,9 @@ static void for_ever(struct ranks *j, int rank)
             ranks_say_ready(j);
             ranks_await_go(j); /* it never comes */
         }
-        coll_when_inside(c, g_op, say_ready, j);
+        pthread_t watch = coll_when_inside(c, g_op, say_ready, j);
         r = coll_op_call(g_op, c, &b, 0);
+        pthread_join(watch, NULL);
     }
     ranks_keep_result(j, rank, c, r);
     EXPECT(dlcoll_barrier(c, NULL, NULL) == DLCOLL_ESTATE, "%s", why(c));

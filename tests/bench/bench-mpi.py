@@ -21,6 +21,7 @@ ENV = {**os.environ, "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMP
 STARTERS = {
     "dlaunch, MPICH": lambda n: [f"{BUILD}/dlaunch", "--nproc_per_node", str(n), f"{BUILD}/tests/mpi/mpich"],
     "mpiexec.hydra, MPICH": lambda n: ["mpiexec.hydra", "-n", str(n), f"{BUILD}/tests/mpi/mpich"],
+    "dlaunch, Open MPI": lambda n: [f"{BUILD}/dlaunch", "--nproc_per_node", str(n), f"{BUILD}/tests/mpi/openmpi"],
     "mpirun, Open MPI": lambda n: ["mpirun.openmpi", "--oversubscribe", "-n", str(n), f"{BUILD}/tests/mpi/openmpi"],
 }
 

@@ -13,6 +13,7 @@
 #include "core/fd.h"
 #include "core/futex.h"
 #include "core/mem.h"
+#include "core/memory_fence.h"
 #include "core/netaddr.h"
 
 #define GIB ((uint64_t)1 << 30)
@@ -232,7 +233,7 @@ bool segment_last_op(const struct segment *s, int local_rank, uint64_t now_ns,
                                     .start_ns = op->start_ns,
                                     .end_ns = end_ns,
                                     .open = !end_ns};
-    atomic_thread_fence(memory_order_acquire);
+    memory_fence(memory_order_acquire);
     since = end_ns ? end_ns : out->start_ns;
     out->age_ms = now_ns > since ? (now_ns - since) / 1000000 : 0;
     return atomic_load_explicit(&op->number, memory_order_relaxed) == n;

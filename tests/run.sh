@@ -1,17 +1,25 @@
 #!/bin/bash
 # Runs test programs side by side (JOBS, default: CPUs), prints the full output of those that fail, the
 # Check summary line of each, at the end one line for each that failed with the names of the failing tests,
-# and a last line "N passed, N failed". Exits 1 when anything failed.
+# and a last line "N passed, N failed". Exits 1 when anything failed. In a build with sanitizers each of their reports
+# counts as a failure, whatever the process that it is about does then.
 set -u
 JOBS=${JOBS:-$(nproc)}
 LIMIT=${TEST_LIMIT:-600}
 out=$(mktemp -d) || exit 1
 trap 'rm -rf "$out"' EXIT
+chmod 711 "$out" # tests start processes of other users
+grep -qs -e -fsanitize= "${1%%/tests/*}/.flags" && mkdir -m 1777 "$out/reports"
 # unit/test_relay: there is an integration/test_relay, too.
 name_of() { local dir=${1%/*}; echo "${dir##*/}/${1##*/}"; }
 run_one() {
     name=$(name_of "$1"); start=$(date +%s%N)
     mkdir -p "$2/${name%/*}"
+    if [ -d "$2/reports" ]; then
+        log="log_path=$2/reports/${name//\//-}"
+        export ASAN_OPTIONS="$ASAN_OPTIONS:$log" UBSAN_OPTIONS="$UBSAN_OPTIONS:print_stacktrace=1:$log"
+        export TSAN_OPTIONS="$TSAN_OPTIONS:suppressions=$PWD/tests/tsan.supp:$log"
+    fi
     timeout -k 10 "$3" "$1" >"$2/$name.log" 2>&1; rc=$?
     printf '%s %s %s\n' "$rc" "$(( ($(date +%s%N) - start) / 1000000 ))" "$1" >"$2/$name.rc"
     summary=$(grep -aE '^[0-9]+%: Checks: ' "$2/$name.log" | tail -1)
@@ -21,8 +29,12 @@ run_one() {
         [ "$rc" = 124 ] && echo "$name: did not end within $3 s"
         grep -av '^SKIPPED: ' "$2/$name.log" | tail -n 120
     fi
+    reports_of "$2" "$name" | head -n 3 | xargs -r tail -n 100 # with their names
 }
-export -f run_one name_of
+reports_of() {
+    grep -alsE 'ERROR: [A-Za-z]+Sanitizer|(WARNING|FATAL): ThreadSanitizer|runtime error: ' "$1/reports/${2//\//-}".* | sort
+}
+export -f run_one name_of reports_of
 # The tests that failed in a log, "case:test, case:test"; Check prints them as file:line:F:case:test:loop: message.
 failing_tests() {
     sed -nE 's/^[^: ]+:[0-9]+:[FES]:([^:]*:[^:]*):.*/\1/p' "$1" 2>/dev/null | sort -u | paste -sd, | sed 's/,/, /g'
@@ -39,6 +51,11 @@ for t in "$@"; do
         [ "$rc" != 0 ] && [ "$bad" = 0 ] && failed=$((failed + 1))
     else
         failed=$((failed + 1)); bad=1
+    fi
+    reports=$(reports_of "$out" "$name" | wc -l)
+    if [ "$reports" != 0 ]; then
+        failed=$((failed + 1))
+        failures+=("FAILED $name: reports of a sanitizer: $reports")
     fi
     if [ "$rc" != 0 ] || [ "$bad" != 0 ]; then
         tests=$(failing_tests "$out/$name.log")

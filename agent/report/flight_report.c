@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agent/report/report_words.h"
+#include "core/memory_fence.h"
 
 enum {
     LONG_MS = 5000,      /* in progress */
@@ -31,7 +32,7 @@ static bool operation(const struct segment_local *l, uint64_t n, struct segment_
     out->op[sizeof(out->op) - 1] = out->dtype[sizeof(out->dtype) - 1] = '\0';
     out->reduction[sizeof(out->reduction) - 1] = '\0';
     out->group_name[sizeof(out->group_name) - 1] = '\0';
-    atomic_thread_fence(memory_order_acquire);
+    memory_fence(memory_order_acquire);
     return atomic_load_explicit(&op->number, memory_order_relaxed) == n;
 }
 

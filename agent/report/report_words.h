@@ -27,7 +27,8 @@ void words_cause(struct buf *b, const struct failure *f);
 void words_hint(struct buf *b, const struct failure *f, bool here);
 
 /* words_add: printf. words_escaped: control characters and newlines become \xNN. */
-void words_add(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void words_add(struct buf *b, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3), nonnull(2)));
 void words_escaped(struct buf *b, const char *text);
 
 /* "SIGSEGV", "SIGRTMIN+3", "signal 99". Static or in out. */

@@ -36,7 +36,7 @@ struct trainer_status {
     bool closed, dirty;
     char state[16];
     int nodes, workers, restarts;
-    char trouble[256]; /* of the last post; "": none */
+    struct err trouble; /* of the last post; code 0: none */
 
     /* The thread's. */
     char progress[PROGRESS_BYTES]; /* as last seen */
@@ -154,7 +154,7 @@ static void *trainer_thread(void *arg)
             int rc = body ? trainer_post(t, body, &e) : err_set(&e, -ENOMEM, "out of memory");
             free(body);
             pthread_mutex_lock(&t->lock);
-            snprintf(t->trouble, sizeof(t->trouble), "%s", rc < 0 ? e.msg : "");
+            t->trouble = rc < 0 ? e : (struct err)ERR_INIT;
         }
         wait_for_news(t, mono_ns() + INTERVAL_NS);
     }
@@ -227,8 +227,8 @@ void trainer_status_close(struct trainer_status *t)
         log_warn("the TrainJob's status server does not answer: the last progress may be missing");
         return;
     }
-    if (t->trouble[0])
-        log_warn("progress was not reported to the TrainJob: %s", t->trouble);
+    if (t->trouble.code)
+        log_warn("progress was not reported to the TrainJob: %s", t->trouble.msg);
     pthread_cond_destroy(&t->changed);
     pthread_mutex_destroy(&t->lock);
     free(t->url);

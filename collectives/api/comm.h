@@ -24,6 +24,7 @@
 #include "collectives/bootstrap/job.h"
 #include "collectives/net/acceptor.h"
 #include "collectives/net/stop.h"
+#include "core/memory_fence.h"
 #include "collectives/bootstrap/topology.h"
 #include "collectives/api/wait.h"
 #include "collectives/bootstrap/world.h"
@@ -150,7 +151,7 @@ static inline bool comm_is_stopped(const dlcoll_comm *c)
  * is what was sent. */
 static inline bool comm_was_stopped(const dlcoll_comm *c)
 {
-    wait_fence(); /* all data is read before the check */
+    memory_fence(memory_order_seq_cst); /* all data is read before the check */
     return comm_is_stopped(c);
 }
 

@@ -7,6 +7,7 @@
 #include "collectives/reduce/dtype.h"
 #include "collectives/reduce/reduce.h"
 #include "core/clock.h"
+#include "core/memory_fence.h"
 
 enum { NAMES = 64, SMALL_BYTES = 64 * 1024 };
 
@@ -70,7 +71,7 @@ static bool record_take(struct segment_op *op, uint64_t before)
     if (!atomic_compare_exchange_strong_explicit(&op->number, &before, RECORD_WRITING,
                                                  memory_order_acquire, memory_order_relaxed))
         return false;
-    atomic_thread_fence(memory_order_release); /* readers see that before they see what follows */
+    memory_fence(memory_order_release); /* readers see that before they see what follows */
     return true;
 }
 
@@ -195,7 +196,7 @@ static bool recorder_copy(const struct segment_op *op, uint64_t number, dlcoll_r
     copy_bytes(out->group_name, op->group_name, sizeof(op->group_name) - 1);
     if (!out->end_ns)
         out->result = 0;
-    atomic_thread_fence(memory_order_acquire);
+    memory_fence(memory_order_acquire);
     return atomic_load_explicit(&op->number, memory_order_relaxed) == number;
 }
 

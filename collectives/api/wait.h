@@ -49,17 +49,6 @@ static inline void wait_relax(void)
 #endif
 }
 
-/* Every store before it is visible to all before any load after it. */
-static inline void wait_fence(void)
-{
-#if defined(__SANITIZE_THREAD__)
-    static _Atomic int any; /* that sanitizer knows no fences */
-    atomic_fetch_add(&any, 1);
-#else
-    atomic_thread_fence(memory_order_seq_cst);
-#endif
-}
-
 /* A word in memory, which other processes may share, and the value that is slept on. */
 struct wait_word {
     const _Atomic uint32_t *word;

@@ -9,6 +9,7 @@
 #include "collectives/shm/cma.h"
 #include "collectives/shm/shm.h"
 #include "collectives/api/task.h"
+#include "core/memory_fence.h"
 #include "collectives/api/wait.h"
 
 /* The part of a cell's data in the cache line that the reader polls. */
@@ -167,7 +168,7 @@ static uint32_t fill_cell(const struct shm *s, struct end *end, struct cursor *c
 static void wake_rank(const struct shm *s, int i)
 {
     struct shm_peer *peer = &s->peers[i];
-    wait_fence();
+    memory_fence(memory_order_seq_cst);
     uint32_t asleep = atomic_load_explicit(&peer->asleep, memory_order_relaxed);
     if (!asleep)
         return;

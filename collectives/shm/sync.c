@@ -8,6 +8,7 @@
 #include "collectives/api/task.h"
 #include "collectives/shm/memory.h"
 #include "core/clock.h"
+#include "core/memory_fence.h"
 
 enum {
     LOOK_NS = 1000 * 1000,        /* between checks of the peer and of the deadline */
@@ -38,7 +39,7 @@ static int set_culprit(struct shm_op *op, int i, int status)
 static void wake_sleepers(const struct shm_op *op)
 {
     struct shm *s = op->s;
-    wait_fence();
+    memory_fence(memory_order_seq_cst);
     uint32_t sleepers = atomic_load_explicit(&s->head->sleepers, memory_order_relaxed);
     if (!sleepers)
         return;
@@ -350,7 +351,7 @@ static int differed_before(struct shm_op *op, int i)
         if (atomic_load_explicit(&a->seq, memory_order_acquire) != (uint32_t)seq)
             continue;
         memcpy(&theirs, a, sizeof(theirs));
-        atomic_thread_fence(memory_order_acquire);
+        memory_fence(memory_order_acquire);
         if (atomic_load_explicit(&a->seq, memory_order_relaxed) != (uint32_t)seq ||
             sig_equal(&theirs.sig, &mine->sig))
             continue;

@@ -160,8 +160,9 @@ static int token_pipe(const struct plan_of_host *p)
     return -1;
 }
 
-/* argv of the launcher: the plan's, with the descriptors that it gets. */
-static char **launcher_argv(const struct remote *r, int *argc, int token, int events)
+/* argv of the launcher: the plan's, with options behind the first word for the descriptors that it
+ * gets. */
+static char **launcher_argv(const struct remote *r, int *argc, int *noptions, int token, int events)
 {
     int n = 0, at = 0;
     while (r->plan.argv[n])
@@ -174,6 +175,7 @@ static char **launcher_argv(const struct remote *r, int *argc, int token, int ev
         argv[at++] = xasprintf("--report=/proc/self/fd/%d", r->json_fd);
     if (events >= 0)
         argv[at++] = xasprintf("--events=/proc/self/fd/%d", events);
+    *noptions = at - 1;
     for (int i = 1; i < n; i++)
         argv[at++] = r->plan.argv[i];
     *argc = at;
@@ -189,7 +191,7 @@ static int run_launcher(struct remote *r, const int child[6],
                              .report_fd = r->report_fd,
                              .columns = r->plan.columns,
                              .listen_fd = r->plan.hosts_rendezvous ? r->listen_fd : 0};
-    int argc;
+    int argc, noptions;
     log_set_fd(job.log_fd);
     if (dup2(child[0], 0) < 0 || dup2(child[1], 1) < 0 || dup2(child[2], 2) < 0) {
         log_error("dup2: %s", strerror(errno));
@@ -204,8 +206,12 @@ static int run_launcher(struct remote *r, const int child[6],
         return 2;
     }
     set_environment(&r->plan);
-    char **argv = launcher_argv(r, &argc, token_pipe(&r->plan), child[5]);
-    return launch(&job, argc, argv);
+    char **argv = launcher_argv(r, &argc, &noptions, token_pipe(&r->plan), child[5]);
+    int status = launch(&job, argc, argv);
+    while (noptions > 0)
+        free(argv[noptions--]);
+    free(argv);
+    return status;
 }
 
 /* A scheduler asks a job to stop by a signal to this process, the only one that it knows; it is
@@ -600,6 +606,40 @@ static int finish(struct remote *r)
     return status;
 }
 
+static int remote_run(struct remote *r,
+                      int (*launch)(const struct remote_job *job, int argc, char **argv))
+{
+    say_hello(r);
+    if (fd_write_all(STDOUT_FILENO, r->out.data, r->out.len) < 0)
+        return 125;
+    r->out.len = 0;
+    int rc = wait_for_plan(r);
+    if (rc == 0 && r->plan.program_at)
+        rc = use_program(r);
+    if (rc == 0)
+        rc = start_launcher(r, launch);
+    if (rc != 0) {
+        if (rc < 0)
+            fprintf(stderr, "cannot start the job: %s\n", strerror(-rc));
+        remove_program(r);
+        return rc < 0 ? 125 : rc;
+    }
+    fd_set_nonblock(STDOUT_FILENO, true);
+    while (!is_over(r, mono_ns()))
+        turn(r);
+    return finish(r);
+}
+
+static void remote_fini(struct remote *r)
+{
+    plan_fini(&r->plan);
+    buf_fini(&r->in);
+    buf_fini(&r->out);
+    buf_fini(&r->input);
+    for (int i = 0; i < 4; i++)
+        buf_fini(&r->streams[i].kept);
+}
+
 int remote_main(int (*launch)(const struct remote_job *job, int argc, char **argv))
 {
     struct remote r = {
@@ -617,23 +657,7 @@ int remote_main(int (*launch)(const struct remote_job *job, int argc, char **arg
         rmdir(copied);
         free(file);
     }
-    say_hello(&r);
-    if (fd_write_all(STDOUT_FILENO, r.out.data, r.out.len) < 0)
-        return 125;
-    r.out.len = 0;
-    int rc = wait_for_plan(&r);
-    if (rc == 0 && r.plan.program_at)
-        rc = use_program(&r);
-    if (rc == 0)
-        rc = start_launcher(&r, launch);
-    if (rc != 0) {
-        if (rc < 0)
-            fprintf(stderr, "cannot start the job: %s\n", strerror(-rc));
-        remove_program(&r);
-        return rc < 0 ? 125 : rc;
-    }
-    fd_set_nonblock(STDOUT_FILENO, true);
-    while (!is_over(&r, mono_ns()))
-        turn(&r);
-    return finish(&r);
+    int status = remote_run(&r, launch);
+    remote_fini(&r);
+    return status;
 }

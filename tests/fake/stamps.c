@@ -64,7 +64,7 @@ __attribute__((constructor)) static void begin(void)
     stamp->world_size = number_of("WORLD_SIZE");
     stamp->restart_count = number_of("TORCHELASTIC_RESTART_COUNT");
     stamp->master_port = number_of("MASTER_PORT");
-    snprintf(stamp->host, sizeof(stamp->host), "%s", host);
+    snprintf(stamp->host, sizeof(stamp->host), "%.*s", (int)sizeof(stamp->host) - 1, host);
     stamp->last_ns = start;
     stamp->start_ns = start;
     sigfillset(&all);

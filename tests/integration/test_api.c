@@ -361,7 +361,7 @@ START_TEST(large_ones)
     const char *env[12] = {[10] = "DLAUNCH_X=kept"};
     for (int i = 0; i < 10; i++) {
         big[i] = xmalloc(BYTES + 8);
-        snprintf(big[i], 8, "BIG%d=", i);
+        snprintf(big[i], BYTES + 8, "BIG%d=", i);
         memset(big[i] + 5, 'x', BYTES);
         big[i][BYTES + 5] = '\0';
         env[i] = big[i];

@@ -14,12 +14,6 @@
 #include "core/fd.h"
 #include "tests/fake/failing_calls.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#else
-#define SANITIZED 0
-#endif
-
 static const char *const kinds[] = {FAILING_CALLS(FAILING_NAME)};
 static _Atomic uint32_t *g_count;
 static char *g_counters, *g_marker;
@@ -151,10 +145,8 @@ static bool is_wanted(int kind)
 
 START_TEST(every_call_fails_once)
 {
-    if (SANITIZED) {
-        test_skip("a sanitizer's own calls would fail");
+    if (test_skip_sanitized("their own calls would fail"))
         return;
-    }
     setup_counters();
     one_launcher("FAIL_CALL");
     uint32_t made = g_count[_i];
@@ -169,10 +161,8 @@ END_TEST
 START_TEST(no_line_is_lost_for_want_of_memory)
 {
     static const char *const names[] = {"stdout", "stderr"};
-    if (SANITIZED) {
-        test_skip("a sanitizer's own calls would fail");
+    if (test_skip_sanitized("their own calls would fail"))
         return;
-    }
     setup_counters();
     uint32_t made = 1;
     for (uint32_t n = 0; is_wanted(FAILING_malloc) && n <= made; n += n ? step_for(made) : 1) {
@@ -215,10 +205,8 @@ START_TEST(calls_between_nodes_fail_once)
     static const int met[] = {FAILING_socket, FAILING_bind,  FAILING_listen, FAILING_connect,
                               FAILING_accept, FAILING_epoll, FAILING_read,   FAILING_write};
     int kind = met[_i / 2], victim = _i % 2;
-    if (SANITIZED) {
-        test_skip("a sanitizer's own calls would fail");
+    if (test_skip_sanitized("their own calls would fail"))
         return;
-    }
     setup_counters();
     two_launchers(test_text("FAIL_CALL=%s:0", kinds[kind]), victim);
     uint32_t made = g_count[kind]; /* of both: more than one of them makes */
@@ -233,10 +221,8 @@ END_TEST
 START_TEST(short_and_interrupted)
 {
     static const char *const pieces[] = {"FAIL_SHORT=1", "FAIL_SHORT=7"};
-    if (SANITIZED) {
-        test_skip("a sanitizer's own calls would fail");
+    if (test_skip_sanitized("their own calls would fail"))
         return;
-    }
     setup_counters();
     struct proc p;
     start(&p, pieces[_i], "--nproc_per_node 2 " HELLO);
@@ -258,10 +244,8 @@ END_TEST
 /* The wall clock jumps by an hour, forward and back, at every reading. */
 START_TEST(the_wall_clock_jumps)
 {
-    if (SANITIZED) {
-        test_skip("the fake clock takes LD_PRELOAD");
+    if (test_skip_sanitized("the fake clock must be in front of a sanitizer, which comes first"))
         return;
-    }
     setup_counters();
     struct proc p[2];
     int port = free_port();
@@ -290,10 +274,8 @@ static bool is_asked(void *path)
 /* A launcher that is asked to stop does not wait for a name server that does not answer. */
 START_TEST(a_name_server_that_is_silent)
 {
-    if (SANITIZED) {
-        test_skip("the fake resolver takes LD_PRELOAD");
+    if (test_skip_sanitized("the fake resolver must be in front of a sanitizer, which comes first"))
         return;
-    }
     setup_counters();
     struct proc p;
     start(&p, test_text("FAIL_NAMES=%s", tmppath("asked")),

@@ -18,6 +18,9 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from facts import sanitizer  # noqa: E402
+
 REPO = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
 BUILD = os.path.realpath(os.environ.get("BUILD", os.path.join(REPO, "build")))
 LIMIT_S = 120
@@ -258,8 +261,8 @@ def main():
     if why.returncode != 0:
         print("SKIPPED: the commands of README.md: no namespaces can be made here: " + why.stderr.strip())
         return summary(0, 0)
-    if os.environ.get("SANITIZE") or "SANITIZE=" in os.environ.get("MAKEFLAGS", ""):
-        print("SKIPPED: the commands of README.md: programs with sanitizers are too slow for what it shows")
+    if sanitizer(BUILD):
+        print("SKIPPED: the commands of README.md compile programs without the sanitizer of libdlcoll")
         return summary(0, 0)
     with tempfile.TemporaryDirectory(prefix="dlaunch-readme-") as root:
         sys.exit(subprocess.run([*unshare, sys.executable, os.path.abspath(__file__), "--inside", root]).returncode)

@@ -589,9 +589,10 @@ START_TEST(one_signal_ends_a_job_with_blocked_messages)
 {
     struct proc p;
     const char *done = tmppath("done"), *dir = tmppath("dir");
+    const char *line = test_text("--report %s/report %s append %s sleep 1000", dir,
+                                 build_path("tests/worker"), done);
     ck_assert_int_eq(mkdir(dir, 0700), 0);
-    int end = start_unread(&p, test_text("--report %s/report %s append %s sleep 1000", dir,
-                                         build_path("tests/worker"), done));
+    int end = start_unread(&p, line);
     wait_lines(done, 1, 30);
     ck_assert_int_eq(rmdir(dir), 0);
     proc_kill(&p, SIGTERM);

@@ -194,6 +194,7 @@ START_TEST(ctrl_z_in_a_namespace)
 {
     static struct terminal t;
     struct proc p;
+    test_no_leak_check();
     if (dlaunch_run(&p, 20, "--isolate pidns true") == 125) {
         test_skip("no PID namespace can be made here");
         return;

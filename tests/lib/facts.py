@@ -1,5 +1,6 @@
 """What test programs in Python share: a failure, the wait for a fact, children that end with their parent."""
 import ctypes
+import re
 import signal
 import time
 
@@ -20,6 +21,13 @@ def wait_for(what, condition, seconds=LIMIT):
             return value
         time.sleep(0.005)
     raise Failure(f"{what}: not within {seconds} s")
+
+
+def sanitizer(build):
+    """What the programs in this folder were built with: "thread", "address,undefined"; "" without."""
+    with open(f"{build}/.flags") as f:
+        found = re.search(r"-fsanitize=([a-z,]+)", f.read())
+    return found[1] if found else ""
 
 
 def die_with_parent():

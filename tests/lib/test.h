@@ -53,14 +53,28 @@ void test_elapse(double seconds);
 /* A skipped check says so in one line, with the reason. */
 void test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* Flags for a test that compiles a program against the tested code. */
+/* The sanitizer that everything was built with, and its flags for a test that compiles a program
+ * against the tested code. */
 #if defined(__SANITIZE_THREAD__)
-#define SANITIZE_FLAGS "-fsanitize=thread"
+#define SANITIZED        1
+#define SANITIZE_FLAGS   "-fsanitize=thread"
+#define SANITIZE_RUNTIME "libtsan.so"
 #elif defined(__SANITIZE_ADDRESS__)
-#define SANITIZE_FLAGS "-fsanitize=address,undefined"
+#define SANITIZED        1
+#define SANITIZE_FLAGS   "-fsanitize=address,undefined"
+#define SANITIZE_RUNTIME "libasan.so"
 #else
-#define SANITIZE_FLAGS ""
+#define SANITIZED        0
+#define SANITIZE_FLAGS   ""
+#define SANITIZE_RUNTIME ""
 #endif
+
+/* Skips a test that sanitizers cannot run, for this reason. False: built without a sanitizer. */
+bool test_skip_sanitized(const char *reason);
+
+/* For tests where LeakSanitizer cannot work: it stops the process at its end, by a thread that it
+ * starts then, and reads /proc. Programs that are started from now on are not checked for leaks. */
+void test_no_leak_check(void);
 
 /* The path of a built program: "<build>/<name>". */
 char *build_path(const char *name);

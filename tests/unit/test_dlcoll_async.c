@@ -627,7 +627,7 @@ END_TEST
 
 /* ---------------------------------------------------------------------------------- allocations */
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !SANITIZED
 static _Atomic long g_allocations;
 extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);
@@ -676,12 +676,12 @@ static void no_allocations(dlcoll_comm *comm, void *arg)
     (void)arg;
     a_thousand(comm, 20);
     THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !SANITIZED
     long before = g_allocations;
 #endif
     a_thousand(comm, 150);
     THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !SANITIZED
     THREAD_EXPECT(g_allocations == before, "%ld allocations", g_allocations - before);
     THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
 #endif

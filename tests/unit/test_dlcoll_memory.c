@@ -15,21 +15,13 @@
 #include "tests/lib/coll_ops.h"
 #include "tests/lib/ranks.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-
 /* -------------------------------------------------------------------------- counted allocations */
 
 static long g_allocations;
 static long g_fail_after = -1;  /* so many more succeed, then one fails */
 static long g_moves_after = -1; /* likewise what is sent, or read out of another's memory */
 
-#ifdef SANITIZED
+#if SANITIZED
 static const bool g_counting = false; /* it has a malloc of its own */
 #else
 static const bool g_counting = true;

@@ -130,9 +130,10 @@ START_TEST(line_in_progress_is_not_cut_by_a_gap)
         *nl = '\0';
         line += strncmp(line, "\x1b[m", 3) == 0 ? 3 : 0;
         gaps += strncmp(line, "dlaunch: [b]: ", 14) == 0;
-        bool of_a = strncmp(line, "[a]:A", 5) == 0;
-        size_t as = of_a ? strspn(line + 4, "A") : 0;
-        ck_assert_msg(strncmp(line, "dlaunch: ", 9) == 0 || line[4 + as] == '\0' ||
+        const char *rest = line + 4;
+        while (strncmp(line, "[a]:A", 5) == 0 && *rest == 'A')
+            rest++;
+        ck_assert_msg(strncmp(line, "dlaunch: ", 9) == 0 || *rest == '\0' ||
                           (nl - line == 103 && strncmp(line + 12, "xxxx", 4) == 0),
                       "mixed line: %.120s", line);
     }

@@ -12,7 +12,7 @@
 
 /* --- Failing allocations -----------------------------------------------------------------------*/
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if SANITIZED
 #define CAN_FAIL_MALLOC 0
 #else
 #define CAN_FAIL_MALLOC 1

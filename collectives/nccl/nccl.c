@@ -52,7 +52,8 @@ void nccl_leave(const struct nccl *n, struct nccl_place p)
 
 static int nccl_error(struct nccl *n, int rc, struct coll_call *call)
 {
-    n->remote_error = n->remote_error || rc == NCCL_REMOTE_ERROR;
+    if (rc == NCCL_REMOTE_ERROR)
+        atomic_store(&n->remote_error, true);
     const char *more = n->nccl ? n->api->GetLastError(n->nccl) : NULL;
     return err_set(&call->err, -EREMOTEIO, "NCCL on rank %d (%s): %s%s%.300s", n->comm->world->rank,
                    call_name(call->sig.kind), n->api->GetErrorString(rc), more && *more ? ": " : "",
@@ -167,7 +168,7 @@ int nccl_fail(struct nccl *n, int status, struct coll_call *call)
 {
     if (status == -ETIMEDOUT && call->culprit < 0)
         call->culprit = who_is_behind(n->comm, call->seq);
-    if (status == -EREMOTEIO && n->remote_error && await_news(n->comm))
+    if (status == -EREMOTEIO && atomic_load(&n->remote_error) && await_news(n->comm))
         status = -ECANCELED;
     int code = comm_fail(n->comm, status, call);
     struct dlcoll_work *w = take_works(n);

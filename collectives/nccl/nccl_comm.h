@@ -50,8 +50,8 @@ struct nccl {
     uint64_t issued, marker_from;
     _Atomic uint64_t completed; /* all operations up to this number are complete */
     struct nccl_clock clock;
-    struct coll_call last; /* for the text of a failure outside of any call */
-    bool remote_error;     /* NCCL has seen a peer's connection end */
+    struct coll_call last;     /* for the text of a failure outside of any call */
+    _Atomic bool remote_error; /* NCCL has seen a peer's connection end */
 
     pthread_t thread;
     bool has_thread;

@@ -100,8 +100,9 @@ static int for_ever(enum coll_op op, dlcoll_comm *c, struct coll_job_rank *mine)
             fail("barrier", c);
         if (out && atoi(out) == dlcoll_rank(c))
             stay_out(mine);
-        pthread_detach(coll_when_inside(c, op, say_ready, mine));
+        pthread_t watch = coll_when_inside(c, op, say_ready, mine);
         r = coll_op_call(op, c, &g_buffers, 0);
+        pthread_join(watch, NULL);
     }
     keep_result(mine, c, r);
     return r;

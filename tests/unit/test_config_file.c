@@ -131,10 +131,10 @@ static const struct {
      "job.ini:1: unknown section [rendevous] (did you mean [rendezvous]?)\n"},
     {"[bananas]\n",
      "job.ini:1: unknown section [bananas] (known sections: job, hosts, rendezvous, security, "
-     "program, restart, stop, log, bind, daemon and env)\n"},
+     "program, restart, stop, log, bind, check, daemon and env)\n"},
     {"[]\nx = 1\n",
      "job.ini:1: unknown section [] (known sections: job, hosts, rendezvous, security, program, "
-     "restart, stop, log, bind, daemon and env)\n"},
+     "restart, stop, log, bind, check, daemon and env)\n"},
     {"[job\nnnodes = 2\n", "job.ini:1: a section header must be written as [name]\n"},
     {"[job] x\n", "job.ini:1: a section header must be written as [name]\n"},
     {"nnodes = 2\nnnodes = 3\n", "job.ini:2: nnodes is given twice (first in line 1)\n"},

@@ -296,7 +296,8 @@ static const struct {
      true},
     {"rsh", "--prefix", "/opt/my dl", "rsh ann@n1", true},
     {"srun", "--prefix", "/opt/my dl",
-     "srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --overlap --mpi=none --unbuffered --quiet "
+     "srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --overlap --mpi=none --unbuffered --no-kill "
+     "--quiet "
      "--nodelist=n1 /bin/sh -c",
      false},
 };

@@ -34,9 +34,10 @@ def run_one(backend, options):
     """Name -> ("ok" | "skipped" | "FAILED", the last line of the reason), and the seconds that it took."""
     start = time.monotonic()
     with tempfile.NamedTemporaryFile("r", prefix="pytorch_own.") as results, \
+            tempfile.TemporaryDirectory(prefix="pytorch_own.") as folder, \
             open(os.path.join(tempfile.gettempdir(), f"pytorch_own.{backend}.log"), "w") as log:
         subprocess.run([sys.executable, __file__, backend, *options], stdout=log, stderr=log,
-                       env={**os.environ, "PYTORCH_OWN_RESULTS": results.name})
+                       env={**os.environ, "PYTORCH_OWN_RESULTS": results.name, "TEMP_DIR": folder})
         lines = [line.rstrip("\n").split("\t") for line in results]
     return {name: (status, why) for status, name, why in lines}, time.monotonic() - start
 

@@ -45,7 +45,8 @@ static void set_text(json_t *j, const char *key, const char *text)
 
 static void set_number(json_t *j, const char *key, double n)
 {
-    json_object_set_new(j, key, json_real(n));
+    bool whole = n > -1e15 && n < 1e15 && n == (double)(json_int_t)n;
+    json_object_set_new(j, key, whole ? json_integer((json_int_t)n) : json_real(n));
 }
 
 static const char *text_of(const json_t *j, const char *key)

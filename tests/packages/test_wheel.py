@@ -146,7 +146,7 @@ def python_package_works(e):
     program = os.path.join(e.folder, "sum.py")
     with open(program, "w") as f:
         f.write("import dlcoll\nprint(sorted(dlcoll.__all__))\n")
-    assert "['Comm', 'Error', 'Work']" in e.run("python", program)
+    assert "['Comm', 'Error', 'Reduction', 'Work', 'located']" in e.run("python", program)
     # numpy: where the system has it (the environment is empty).
     numpy = subprocess.run(["/usr/bin/python3", "-c", "import numpy; print(numpy.__path__[0])"], capture_output=True,
                            text=True)

@@ -282,7 +282,7 @@ static bool went_well(const json_t *answer)
     return json_integer_value(json_object_get(answer, "stage")) == MATCH_OVER;
 }
 
-/* What both sides say of their match. A side that says nothing was not there to be reached. */
+/* Joins the reports of both sides of each match. A match that only one side reports is left out. */
 static void take_matches(struct doctor *d)
 {
     for (int b = 0; b < d->table->nnodes; b++) {
@@ -537,7 +537,7 @@ static void on_part_closed(void *arg)
     d->nclosing--;
 }
 
-/* What this node alone can say when the nodes have not met. */
+/* The checks of this node alone are printed also when the nodes have not met. */
 static void print_own_problems(const struct doctor *d)
 {
     struct problems all = {0};

@@ -903,8 +903,8 @@ static int check_warm(struct options *o, struct err *e)
     }
 }
 
-/* Which interface the ranks of an MPI program get. Without one each of them would be alone, with
- * rank 0 of 1. */
+/* Chooses the interface that the ranks of an MPI program get. Without an interface each rank would
+ * be rank 0 of 1. */
 static int build_mpi(struct job_spec *spec, struct options *o, struct err *e)
 {
     enum { AUTO = MPI_KINDS };

@@ -14,7 +14,7 @@ struct mpi_program {
 /* Reads the needed libraries of an ELF file; anything else, a script say, needs none. */
 void mpi_program_look(const char *path, struct mpi_program *out);
 
-/* The same for one needed library. False: it is not one of an MPI's. */
+/* Fills *out by the name of one needed library. False: the library is not an MPI's. */
 bool mpi_library(const char *soname, struct mpi_program *out);
 
 #endif

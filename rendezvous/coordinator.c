@@ -789,7 +789,7 @@ uint64_t coordinator_dead_epoch(const struct coordinator *c)
 
 static void arbiter_joins(struct coordinator *c, const char *name, uint64_t now)
 {
-    /* The same for every coordinator of the job: it is one voter. */
+    /* The arbiter has the same id under every coordinator of the job, so that it is one voter. */
     struct rdzv_hello h = {.id = {"dlaunch arbiter"}, .node_rank = -1, .prev_rank = -1};
     struct caller *k = c->arbiter = new_caller(c);
     k->said_hello = true;
@@ -882,7 +882,7 @@ static void close_caller(struct caller *k, const struct rdzv_action *a)
     free_caller(k);
 }
 
-/* What is said to the arbiter: it leaves with the job. */
+/* The arbiter ignores all actions but the job's end and its own removal. */
 static void act_on_arbiter(struct coordinator *c, const struct rdzv_action *a)
 {
     struct caller *k = c->arbiter;

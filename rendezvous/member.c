@@ -369,7 +369,7 @@ static void on_gathered(struct member *m, const struct rdzv_gathered *all)
     m->callbacks.on_gathered(m->callbacks.arg, all->values, all->nnodes);
 }
 
-/* What is under way ends with its round. */
+/* An all-gather that is under way ends with its round. */
 static void reset_gather(struct member *m, struct generation gen, int node)
 {
     buf_fini(&m->gather.value);

@@ -42,7 +42,7 @@ void member_take_beat(struct member *m, int beat);
 /* The heartbeats may have brought something. */
 void member_look_at_beats(struct member *m);
 
-/* This node's part in the tree of the launchers. NULL: a job of one node. */
+/* The place of this node in the tree of the launchers. NULL: a job of one node. */
 struct branch *member_branch(struct member *m);
 
 /* Sends a request of this node's user. False: there is no connection. */

@@ -551,8 +551,8 @@ static void check_node_check(struct examined *x)
 /* ------------------------------------------------------------------------- the nodes beside each
  * other */
 
-/* What most nodes have at this path, as text; NULL: none has it. With as many for one as for
- * another, the first one counts. */
+/* The value that most nodes have at this path, as text; NULL: no node has one. Of values that are
+ * equally common, the first one is returned. */
 static char *most_common(const json_t *nodes, const char *path, size_t *count)
 {
     json_t *tally = json_object(), *node, *n;
@@ -615,7 +615,7 @@ static void compare(struct examined *x, const char *path, const char *what, cons
     free(usual);
 }
 
-/* The same for every key that a node has there. */
+/* Compares the nodes at every key that a node's `object` has. */
 static void compare_keys(struct examined *x, const char *object, const char *skip,
                          const char *remedy)
 {
@@ -778,7 +778,7 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of two nodes nobody knows whose clock is right: the second one is named. */
+/* If two nodes differ, either clock may be wrong: the problem names the second node. */
 static void check_clock(struct examined *x)
 {
     json_t *node;

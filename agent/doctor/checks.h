@@ -23,10 +23,10 @@ struct problems {
     size_t n;
 };
 
-/* What can be said of one node alone. */
+/* The checks that need the facts of one node only. */
 void checks_of_node(const json_t *node, struct problems *out);
 
-/* The nodes beside each other, and the measured paths between them: an array of {"a", "b",
+/* The checks that compare nodes, and the measured paths between them: an array of {"a", "b",
  * "rtt_us", "bps" (the worse direction), "local" (both are on one host)} or {"a", "b", "error":
  * {"at", "to", "stage", "errno"}}. */
 void checks_of_job(const json_t *nodes, const json_t *pairs, struct problems *out);
@@ -38,8 +38,8 @@ int checks_suspects(const json_t *pairs, int nnodes, int (*out)[2], int max);
 /* Takes the better of two measurements of a path. */
 void checks_take_pair(json_t *pairs, json_t *pair);
 
-/* What is usual: the better quartile, because one bad node of three spoils two paths of three.
- * False: none was measured. */
+/* The usual figures of a path: the better quartile, because one bad node of three spoils two paths
+ * of three. False: no path was measured. */
 struct path_figures {
     int n;
     double rtt_us, bps;

@@ -137,7 +137,7 @@ static int run_command(char *const argv[], char *const envp[], int ms, char *out
     return waitpid(pid, &status, 0) == pid ? status : -2;
 }
 
-/* This environment with the job's settings on top; the array is malloc'ed. */
+/* The environment of this process with the job's settings on top; the array is malloc'ed. */
 static char **job_environment(const json_t *question)
 {
     const json_t *set = json_object_get(question, "env");

@@ -18,11 +18,12 @@
 /* The helper's main function: argv[1] is the question, the facts go to standard output. */
 int facts_main(int argc, char **argv);
 
-/* What the helper is asked about this job; owned. brief: not what all nodes have to have alike. */
+/* The question for the helper about this job; owned. brief: without the program, the versions of
+ * software and the endpoint's name. */
 json_t *facts_question(const struct job_spec *job, bool brief);
 
-/* Collects them in this process. "root" in the question is put in front of the paths of /proc, /sys
- * and /dev. */
+/* Collects the facts in this process. "root" in the question is put in front of the paths of /proc,
+ * /sys and /dev. */
 json_t *facts_collect(const json_t *question);
 
 struct facts_run;

@@ -63,7 +63,7 @@ static json_t *one_gpu(const struct nvml *n, const struct gpu *g)
     return j;
 }
 
-/* Of the library that a program in C would load. */
+/* The version of the NCCL library that a program in C would load. */
 static void nccl_of(json_t *versions)
 {
     void *lib = json_object_get(versions, "NCCL") ? NULL : dlopen("libnccl.so.2", RTLD_LAZY);

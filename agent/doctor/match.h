@@ -23,7 +23,7 @@ struct match {
     bool caller;
     bool patient; /* the caller measures the bandwidth longer: others may use the CPUs meanwhile */
 
-    /* Of this node's own connection: how far it came, and the errno value that ended it. */
+    /* How far this node's own connection came, and the errno value that ended it. */
     enum match_stage stage;
     int error;
     double rtt_us;          /* the caller's: the shortest of some; 0: not known */
@@ -32,8 +32,8 @@ struct match {
 
 void match_run(struct match *m);
 
-/* Who meets whom: the partner of `me` among n nodes in this round, or -1: it pauses. In n - 1
- * rounds (n, if that is odd) each node meets each other one once. */
+/* The partner of node `me` among n nodes in this round; -1: the node pauses. In n - 1 rounds (n, if
+ * n is odd) each node meets each other one once. */
 int match_partner(int n, int round, int me);
 int match_rounds(int n);
 

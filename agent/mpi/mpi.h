@@ -24,7 +24,7 @@ void mpi_free(struct mpi *m);
 int mpi_begin(struct mpi *m, const struct rank_table *table, int group_rank, int cpus,
               struct err *e);
 
-/* What a worker gets. */
+/* The parts of a worker that mpi_worker() makes. */
 struct mpi_worker {
     int fd;     /* to be handed down under its number, then closed; -1: none */
     char **env; /* "NAME=value"; of malloc, to be freed by mpi_worker_fini(). The names are the

@@ -19,7 +19,7 @@ struct mpi_events {
     /* A rank of this node wants what a rank of another node has put: mpi_modex() there, then
      * mpi_modex_found() here, under the same id. False: that node cannot be asked now. */
     bool (*on_modex)(void *arg, int rank, uint64_t id);
-    /* What mpi_modex() was called for; len 0: it cannot be had. Borrows for the call. */
+    /* The data for which mpi_modex() was called; len 0: there is none. Borrows for the call. */
     void (*on_modex_found)(void *arg, const struct node_id *to, uint64_t id, const void *data,
                            size_t len);
 };

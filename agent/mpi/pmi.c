@@ -83,7 +83,7 @@ struct request {
     } fields[FIELDS_MAX];
 };
 
-/* What may hold any byte goes on to the end of the line. */
+/* The values of these keys may hold any byte, so they extend to the end of the line. */
 static bool takes_rest(const char *key)
 {
     return strcmp(key, "value") == 0 || strcmp(key, "message") == 0 ||
@@ -216,7 +216,7 @@ static bool put(struct pmi *p, const struct request *q)
     return true;
 }
 
-/* What a rank may ask for: what was put, and what dlaunch knows. */
+/* The value that a rank gets for a key: dlaunch's own, or the one that a rank has put. */
 static const char *find(const struct pmi *p, const char *key)
 {
     if (!key)

@@ -420,7 +420,7 @@ static void maps(const struct rank_table *t, struct buf *nodes, struct buf *rank
 
 enum { ITEMS_OF_RANK = 6, ITEMS_OF_JOB = 16 };
 
-/* What every rank may ask about this one. */
+/* The keys that every rank may ask for about this rank. */
 static void describe_rank(struct pmix_item *out, int rank, int local_rank, int node)
 {
     const struct pmix_item all[ITEMS_OF_RANK] = {
@@ -626,8 +626,8 @@ int pmix_env(struct pmix *p, int local_rank, char ***out, struct err *e)
     env_add(out, "JSM_JSRUN_PORT", "1");
     if (p->oversubscribed) /* its ranks then yield the CPU while they wait, as under mpirun */
         env_add(out, "OMPI_MCA_mpi_oversubscribe", "1");
-    /* Its shared memory would have the same names under two launchers on one host, and outlive
-     * ranks that are killed. The first name is Open MPI 4's, the other one Open MPI 5's. */
+    /* By default, Open MPI's shared memory has the same names under two launchers on one host,
+     * and outlives ranks that are killed. vader is the name in Open MPI 4, sm in Open MPI 5. */
     env_add(out, "OMPI_MCA_btl_vader_backing_directory", p->folder);
     env_add(out, "OMPI_MCA_btl_sm_backing_directory", p->folder);
     return 0;

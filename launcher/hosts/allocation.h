@@ -18,7 +18,7 @@
  * allocation, or it is not asked for; -EINVAL. */
 int allocation_read(struct options *o, char *const *envp, struct err *e);
 
-/* Which part of a heterogeneous job of Slurm the host belongs to (srun --het-group); -1: none. */
+/* The host's component of a heterogeneous job of Slurm (srun --het-group); -1: none. */
 int allocation_het_group(char *const *envp, const char *host);
 
 #endif

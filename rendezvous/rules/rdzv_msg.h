@@ -238,7 +238,7 @@ struct rdzv_child {
     uint32_t told; /* number of the newest TOLD that it has; 0: none */
 };
 
-/* What a node misses that does not reach its parent. */
+/* The messages that a node lacks because it does not reach its parent. */
 struct rdzv_direct {
     struct generation gen;
     uint32_t told;

@@ -301,7 +301,8 @@ static void branch_add_answer(struct branch *b, struct branch_request *q, const 
     uv_timer_start(&b->timer, branch_on_timer, BRANCH_ANSWERS_MS, 0);
 }
 
-/* What a message has added goes up, if it was the last one, or much is there. */
+/* Sends the answers up after the last message of this node and its children, or when they are
+ * larger than TREE_ANSWERS_MAX. */
 static void branch_added(struct branch *b, struct branch_request *q)
 {
     q->answers.have++;

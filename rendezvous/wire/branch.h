@@ -56,7 +56,7 @@ void branch_move(struct branch *b, const struct rdzv_branch *place, struct auth 
 bool branch_awaits(struct branch *b, const struct rdzv_view *v);
 /* A PEERS, TABLE or TOLD of the coordinator. False: it is malformed. */
 bool branch_pass(struct branch *b, uint8_t type, struct rd body);
-/* This node's own answer to a request. False: it goes to the coordinator alone. */
+/* Takes this node's own answer to a request. False: the caller has to send it. */
 bool branch_answer(struct branch *b, const struct rdzv_answer *a);
 
 /* Takes a link whose first frame was a CHILD. False: it is malformed, or meant for another

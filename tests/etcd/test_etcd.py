@@ -19,7 +19,7 @@ import time
 import servers
 from servers import LIMIT, Command, Etcd, Failure, Network, wait_for
 
-# Says where it runs, then waits for its test.
+# A worker that prints its rank, then waits for its test.
 SHOW = 'echo "rank $RANK of $WORLD_SIZE in round $TORCHELASTIC_RESTART_COUNT"; '
 STAY = SHOW + 'while [ ! -e gate ]; do sleep 0.05; done'
 DEAD = 3  # seconds of silence after which a node counts as lost
@@ -27,7 +27,7 @@ CONF = f"keep_alive_interval=0.5,keep_alive_max_attempt={DEAD * 2},last_call_tim
 
 
 class Case:
-    """What a test works with."""
+    """The launchers and the folder of one test."""
 
     def __init__(self, build, folder):
         self.dlaunch, self.folder, self.n = os.path.join(build, "dlaunch"), folder, 0
@@ -183,7 +183,7 @@ def the_coordinator_of_two_is_killed(c):
 
 
 def the_whole_job_is_killed_and_started_again(c):
-    """What is left in etcd delays the next job, and does not hinder it."""
+    """Keys that a killed job leaves in etcd delay the next job, and do not hinder it."""
     etcd = Etcd(c.folder)
     nodes = [c.launch(etcd, "--nnodes=2", script=STAY) for _ in range(2)]
     for p in nodes:

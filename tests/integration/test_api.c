@@ -227,7 +227,7 @@ START_TEST(another_program)
         {"#!/bin/sh\nexit 7\n", "has ended without a word, with status 7"},
         {"#!/bin/sh\nhead -c 100 /dev/zero\ncat >/dev/null\n", "its answer makes no sense"},
         {"#!/bin/sh\nkill -9 $$\n", "was killed by signal 9"},
-        /* It says nothing more, and does not end. */
+        /* A program that closes its outputs and does not exit. */
         {"#!/bin/sh\nhead -c 1 >/dev/null\nexec sleep 300 </dev/null >/dev/null 2>&1\n",
          "was killed by signal 9"},
     };

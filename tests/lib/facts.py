@@ -24,7 +24,7 @@ def wait_for(what, condition, seconds=LIMIT):
 
 
 def sanitizer(build):
-    """What the programs in this folder were built with: "thread", "address,undefined"; "" without."""
+    """The sanitizers of the programs in this folder: "thread", "address,undefined"; "" without."""
     with open(f"{build}/.flags") as f:
         found = re.search(r"-fsanitize=([a-z,]+)", f.read())
     return found[1] if found else ""

@@ -69,7 +69,7 @@ class Dlaunch:
         self.label, self.warm = "dlaunch", warm
 
     def environment(self, case, folder):
-        """What is added to the launchers'."""
+        """The variables that are added to the environment of the launchers."""
         if not self.warm:
             return {}
         os.makedirs(f"{folder}/lib/site-packages/torch")

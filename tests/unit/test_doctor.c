@@ -230,7 +230,7 @@ START_TEST(a_fault_is_named_with_node_and_remedy)
 }
 END_TEST
 
-/* The same fault on several nodes is one line. */
+/* A fault that several nodes have is one line. */
 START_TEST(equal_problems_are_one_line)
 {
     static const int victims[] = {1, 2, 3, 5};
@@ -251,7 +251,7 @@ START_TEST(equal_problems_are_one_line)
 }
 END_TEST
 
-/* What has no meaning for the job is not reported: limits that suffice, InfiniBand that is not
+/* Facts without a meaning for the job are not reported: limits that suffice, InfiniBand that is not
  * there, JSON of a node check that says nothing. */
 START_TEST(what_does_no_harm_is_no_problem)
 {

@@ -1,4 +1,4 @@
-/* Which MPI a program has been linked with. */
+/* Detection of the MPI that a program has been linked with. */
 #include "launcher/mpi_program.h"
 
 #include <stdio.h>

@@ -94,7 +94,7 @@ static void say(struct node *n, int rank, const char *text)
     serve(n);
 }
 
-/* What has been answered so far. */
+/* The answers that a rank has received since the last call. */
 static const char *heard(const struct node *n, int rank)
 {
     static char text[8192];
@@ -226,7 +226,7 @@ START_TEST(mappings)
         ck_assert_str_eq(out, cases[i].want);
         end();
     }
-    /* What does not fit is not said at all: MPICH then compares host names. */
+    /* A mapping that does not fit is not sent at all: MPICH then compares host names. */
     int many[1000];
     for (int i = 0; i < 1000; i++)
         many[i] = 1 + i % 2;

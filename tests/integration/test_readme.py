@@ -24,7 +24,7 @@ from facts import sanitizer  # noqa: E402
 REPO = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
 BUILD = os.path.realpath(os.environ.get("BUILD", os.path.join(REPO, "build")))
 LIMIT_S = 120
-ENVIRONMENT = {"HOME": "/root", "USER": "root", "PATH": "/usr/local/bin:/usr/bin:/usr/sbin", "LANG": "C.UTF-8",
+ENVIRONMENT = {"HOME": "/home/ann", "USER": "root", "PATH": "/usr/local/bin:/usr/bin:/usr/sbin", "LANG": "C.UTF-8",
                "TERM": "dumb"}
 
 
@@ -95,7 +95,7 @@ def bind(source, target):
 def make_root(root):
     mount("-t", "proc", "proc", "/proc")  # nsenter must find the processes of this PID namespace
     mount("-t", "tmpfs", "tmpfs", root)
-    for folder in ("proc", "dev/shm", "tmp", "run", "etc", "var/tmp", "root/dlaunch"):
+    for folder in ("proc", "dev/shm", "tmp", "run", "etc", "var/tmp", "home/ann/dlaunch"):
         os.makedirs(f"{root}/{folder}")
     bind("/usr", f"{root}/usr")
     mount("-t", "tmpfs", "tmpfs", f"{root}/usr/local")
@@ -116,13 +116,13 @@ def make_root(root):
         if os.path.exists(path):
             (shutil.copytree if os.path.isdir(path) else shutil.copy)(path, root + path, **(
                 {"symlinks": True} if os.path.isdir(path) else {}))
-    write(f"{root}/etc/passwd", "root:x:0:0:root:/root:/bin/sh\n")
+    write(f"{root}/etc/passwd", "root:x:0:0:root:/home/ann:/bin/sh\n")
     write(f"{root}/etc/group", "root:x:0:\n")
     for path in glob.glob(f"{REPO}/*"):
         name = os.path.basename(path)
         if not name.startswith("build"):
-            bind(path, f"{root}/root/dlaunch/{name}")
-    bind(BUILD, f"{root}/root/dlaunch/build")
+            bind(path, f"{root}/home/ann/dlaunch/{name}")
+    bind(BUILD, f"{root}/home/ann/dlaunch/build")
 
 
 def write(path, text, mode=0o644):

@@ -168,17 +168,22 @@ static int exchange(SSL *ssl, int fd, const char *host, const void *request, siz
     return n ? (int)n : certificate_error(ssl, host, "answer", e);
 }
 
-/* The text names the file that cannot be used. */
+static int file_error(const char *file, struct err *e)
+{
+    const char *reason = lib.ERR_reason_error_string(lib.ERR_get_error());
+    return err_set(e, -EINVAL, "TLS: %.200s: %s", file, reason ? reason : "cannot be used");
+}
+
 static int use_files(SSL_CTX *ctx, const struct tls_files *f, struct err *e)
 {
     const char *key = f->key ? f->key : f->cert;
     if (f->ca ? !lib.SSL_CTX_load_verify_locations(ctx, f->ca, NULL)
               : !lib.SSL_CTX_set_default_verify_paths(ctx))
-        return certificate_error(NULL, "", f->ca ? f->ca : "authorities", e);
+        return file_error(f->ca ? f->ca : "the authorities of the system", e);
     if (f->cert && lib.SSL_CTX_use_certificate_chain_file(ctx, f->cert) != 1)
-        return certificate_error(NULL, "", f->cert, e);
+        return file_error(f->cert, e);
     if (key && lib.SSL_CTX_use_PrivateKey_file(ctx, key, SSL_FILETYPE_PEM) != 1)
-        return certificate_error(NULL, "", key, e);
+        return file_error(key, e);
     return 0;
 }
 

@@ -41,7 +41,7 @@ struct tls_files {
 
 /* One request and the beginning of its answer over a blocking socket, to a server that has a
  * certificate for `host` by an authority of the files. Returns the bytes of the answer, at most
- * cap. Needs tls_load(); for any thread. */
+ * cap; -EINVAL: a file cannot be used. Needs tls_load(); for any thread. */
 int tls_exchange(int fd, const char *host, const struct tls_files *files, const void *request,
                  size_t len, char *reply, size_t cap, struct err *e);
 

@@ -172,7 +172,10 @@ static void rdzv_work(struct rdzv *r, void (*step)(struct rdzv_discovery *f),
 static void name_endpoint(struct rdzv *r)
 {
     const struct rdzv_config *c = &r->config;
-    if (c->endpoint_host)
+    if (c->backend == RDZV_ETCD)
+        text_set(r->where, sizeof(r->where), "the etcd key %s/%s/coordinator", c->etcd.prefix,
+                 c->run_id);
+    else if (c->endpoint_host)
         endpoint_format(r->where, sizeof(r->where),
                         c->endpoint_host[0] ? c->endpoint_host : c->host, c->endpoint_port);
     else

@@ -113,7 +113,7 @@ static int post(const struct etcd *c, const struct etcd_server *s, const char *p
     return status;
 }
 
-/* What the answer of a server means: 0 and *out, or a negative errno. */
+/* Interprets the answer of a server: 0 and *out, or a negative errno. */
 static int judge(const struct etcd_server *s, int status, const struct buf *answer, json_t **out,
                  struct err *e)
 {
@@ -152,7 +152,7 @@ static int judge(const struct etcd_server *s, int status, const struct buf *answ
 
 static bool is_final(int rc)
 {
-    return rc == -ENOENT || rc == -EACCES || rc == -EKEYREJECTED;
+    return rc == -ENOENT || rc == -EACCES || rc == -EKEYREJECTED || rc == -EINVAL;
 }
 
 /* Asks the servers one after the other, beginning with the one that answered last. */

@@ -10,7 +10,6 @@
 #include "core/tls.h"
 
 #define ETCD_SERVERS_MAX 16
-#define ETCD_PORT        2379
 
 struct etcd_server {
     const char *host;

@@ -65,7 +65,8 @@ struct rdzv_etcd *rdzv_etcd_new(const struct rdzv_config *c)
     const struct rdzv_etcd_config *from = &c->etcd;
     struct rdzv_etcd *d = xcalloc(1, sizeof(*d));
     struct etcd_config *to = &d->config;
-    for (int i = 0; i <= c->nmore && i < ETCD_SERVERS_MAX; i++)
+    _Static_assert(ETCD_SERVERS_MAX >= RDZV_PLACES_MAX, "room for each endpoint");
+    for (int i = 0; i <= c->nmore; i++)
         to->servers[to->nservers++] =
             (struct etcd_server){xstrdup(i ? c->more[i - 1].host : c->endpoint_host),
                                  i ? c->more[i - 1].port : c->endpoint_port};
@@ -112,7 +113,7 @@ static int not_now(struct rdzv_discovery *f, const char *why)
     return f->status = -EAGAIN;
 }
 
-/* This node has a value in the key, or none. */
+/* Remembers which value this node has put into the key; NULL: none. */
 static void set_line(struct rdzv_discovery *f, const char *line)
 {
     char *old = f->etcd->line;
@@ -402,8 +403,6 @@ static int etcd_check(const struct rdzv_config *c, struct err *e)
     if (!c->endpoint_host || !c->endpoint_host[0])
         return err_set(e, -EINVAL,
                        "the etcd rendezvous needs a server (--rdzv_endpoint HOST:PORT)");
-    if (c->nmore >= ETCD_SERVERS_MAX)
-        return err_set(e, -EINVAL, "more than %d servers of etcd", ETCD_SERVERS_MAX);
     assert(c->etcd.prefix);
     return 0;
 }

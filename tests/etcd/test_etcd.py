@@ -27,7 +27,7 @@ CONF = f"keep_alive_interval=0.5,keep_alive_max_attempt={DEAD * 2},last_call_tim
 
 
 class Case:
-    """The launchers and the folder of one test."""
+    """A test's programs and folder."""
 
     def __init__(self, build, folder):
         self.dlaunch, self.folder, self.n = os.path.join(build, "dlaunch"), folder, 0
@@ -154,7 +154,8 @@ def nobody_answers(c):
     """Until the join timeout; then why."""
     port, = servers.free_ports(1)
     p = c.launch(None, endpoint=f"127.0.0.1:{port}", conf="join_timeout=2")
-    expect_line(p, 1, f"connect to 127.0.0.1 port {port}: Connection refused")
+    expect_line(p, 1, f"no coordinator at the etcd key /dlaunch/none/coordinator within 2 s: etcd: connect to 127.0.0.1 "
+                f"port {port}: Connection refused")
 
 
 # ------------------------------------------------------------------------------------ nodes are lost
@@ -183,7 +184,7 @@ def the_coordinator_of_two_is_killed(c):
 
 
 def the_whole_job_is_killed_and_started_again(c):
-    """Keys that a killed job leaves in etcd delay the next job, and do not hinder it."""
+    """Keys that a killed job has left delay the next job, and do not hinder it."""
     etcd = Etcd(c.folder)
     nodes = [c.launch(etcd, "--nnodes=2", script=STAY) for _ in range(2)]
     for p in nodes:
@@ -289,6 +290,9 @@ def certificates(c):
     expect_line(c.launch(etcd, conf=f"protocol=https,ca_cert={files['ca.crt']}{fast}"), 1, "TLS: ")
     expect_line(c.launch(etcd, conf=CONF + fast), 1, "etcd")
     expect_line(c.launch(etcd, conf="protocol=https,ca_cert=/no/such"), 2, "/no/such: No such file or directory")
+    for name in ("ca_cert", "ssl_cert"):
+        expect_line(c.launch(etcd, conf=f"protocol=https,{name}=/etc/passwd"), 2, "TLS: /etc/passwd: ")
+    expect_line(c.launch(etcd, conf="protocol=https,ca_cert=/etc"), 2, "TLS: /etc: ")
     expect_line(c.launch(etcd, conf="ca_cert=/etc/passwd"), 2, "certificates need protocol=https")
     expect_line(c.launch(etcd, conf=f"protocol=https,key={files['client.key']}"), 2, "ssl_cert_key needs ssl_cert")
     expect_line(c.launch(etcd, conf="protocol=ftp"), 2, "'ftp' is neither http nor https")

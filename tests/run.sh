@@ -18,7 +18,7 @@ run_one() {
     if [ -d "$2/reports" ]; then
         log="log_path=$2/reports/${name//\//-}"
         export ASAN_OPTIONS="$ASAN_OPTIONS:$log" UBSAN_OPTIONS="$UBSAN_OPTIONS:print_stacktrace=1:$log"
-        export TSAN_OPTIONS="$TSAN_OPTIONS:suppressions=$PWD/tests/tsan.supp:$log"
+        export TSAN_OPTIONS="$TSAN_OPTIONS:$log"
     fi
     timeout -k 10 "$3" "$1" >"$2/$name.log" 2>&1; rc=$?
     printf '%s %s %s\n' "$rc" "$(( ($(date +%s%N) - start) / 1000000 ))" "$1" >"$2/$name.rc"

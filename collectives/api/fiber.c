@@ -71,22 +71,20 @@ static void fiber_main(unsigned high, unsigned low)
     }
 }
 
-static bool set_up(struct fiber *f, uint8_t *stack)
+/* In the thread that runs the fiber: the context has the thread's signal mask. */
+static void make_context(struct fiber *f)
 {
-    if (getcontext(&f->context) < 0)
-        return false;
-    f->stack = stack;
-    f->bytes = STACK_BYTES;
-    f->ended = true;
-    f->context.uc_stack.ss_sp = stack;
-    f->context.uc_stack.ss_size = STACK_BYTES;
+    int r = getcontext(&f->context);
+    assert(r == 0);
+    (void)r;
+    f->context.uc_stack.ss_sp = f->stack;
+    f->context.uc_stack.ss_size = f->bytes;
     f->context.uc_link = NULL;
     makecontext(&f->context, (void (*)(void))fiber_main, 2, (unsigned)((uintptr_t)f >> 16 >> 16),
                 (unsigned)(uintptr_t)f);
 #if defined(__SANITIZE_THREAD__)
     f->id = __tsan_create_fiber(0);
 #endif
-    return true;
 }
 
 struct fiber *fiber_new(void)
@@ -97,11 +95,15 @@ struct fiber *fiber_new(void)
     if (map == MAP_FAILED)
         return NULL;
     struct fiber *f = calloc(1, sizeof(*f));
-    if (f && mprotect(map, page, PROT_NONE) == 0 && set_up(f, map + page))
-        return f;
-    munmap(map, all);
-    free(f);
-    return NULL;
+    if (!f || mprotect(map, page, PROT_NONE) < 0) {
+        munmap(map, all);
+        free(f);
+        return NULL;
+    }
+    f->stack = map + page;
+    f->bytes = STACK_BYTES;
+    f->ended = true;
+    return f;
 }
 
 void fiber_free(struct fiber *f)
@@ -109,7 +111,8 @@ void fiber_free(struct fiber *f)
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     assert(f->ended);
 #if defined(__SANITIZE_THREAD__)
-    __tsan_destroy_fiber(f->id);
+    if (f->id)
+        __tsan_destroy_fiber(f->id);
 #endif
 #if defined(__SANITIZE_ADDRESS__)
     __asan_unpoison_memory_region(f->stack, f->bytes); /* another mapping may come to lie there */
@@ -121,6 +124,8 @@ void fiber_free(struct fiber *f)
 void fiber_start(struct fiber *f, void (*run)(void *arg), void *arg)
 {
     assert(f->ended);
+    if (!f->context.uc_stack.ss_sp)
+        make_context(f);
     f->run = run;
     f->arg = arg;
     f->ended = false;

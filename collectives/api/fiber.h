@@ -21,11 +21,12 @@ struct fiber {
     size_t back_bytes;
 };
 
-/* NULL: no memory. Whoever makes it runs it and frees it, in one thread. */
+/* NULL: no memory. Any thread. */
 struct fiber *fiber_new(void);
 void fiber_free(struct fiber *f); /* it has ended, or never run */
 
-/* Runs the fiber, from run(arg) on if it has ended, until it pauses or ends. */
+/* Runs the fiber, from run(arg) on if it has ended, until it pauses or ends; always in the same
+ * thread. */
 void fiber_start(struct fiber *f, void (*run)(void *arg), void *arg);
 void fiber_resume(struct fiber *f);
 /* Inside the fiber: returns to whoever runs it, and returns when it is resumed. */

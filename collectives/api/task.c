@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -19,8 +18,7 @@
 
 enum {
     EVENTS = 64,
-    FIBERS_SPARE = 64, /* kept for the next tasks */
-    EVENT_OTHER = -1,  /* not a task: what task_watch() watches, or the eventfd */
+    EVENT_OTHER = -1, /* not a task: what task_watch() watches, or the eventfd */
 };
 
 static struct {
@@ -32,11 +30,11 @@ static struct {
     pthread_mutex_t lock; /* of these */
     struct task **tasks;  /* by slot */
     uint32_t cap, next;
+    struct fiber *spare; /* with those that run tasks, one for each task */
 
     /* The thread's. */
     struct task *running, *ready, **ready_tail;
-    struct fiber *spare;
-    int nspare, nparked, npolls;
+    int nparked, npolls;
     uint64_t next_due;
     void (*call)(void *arg);
     void *call_arg;
@@ -90,10 +88,28 @@ bool task_all_rung(void)
 
 /* ---------------------------------------------------------------------------------------- slots */
 
-/* A free number for the task. */
+static void give_fiber(struct fiber *f)
+{
+    f->next = g.spare;
+    g.spare = f;
+}
+
+/* There is one: a task takes at most the one that task_add() has made for it. */
+static struct fiber *take_fiber(void)
+{
+    struct fiber *f = g.spare;
+    assert(f);
+    g.spare = f->next;
+    return f;
+}
+
+/* A free number for the task, and a fiber: to wait needs no memory. */
 int task_add(struct task *t)
 {
     uint32_t i = 0;
+    struct fiber *f = fiber_new();
+    if (!f)
+        return -ENOMEM;
     pthread_mutex_lock(&g.lock);
     for (uint32_t k = 0; k < g.cap; k++) {
         i = (g.next + k) % g.cap;
@@ -105,6 +121,7 @@ int task_add(struct task *t)
         struct task **p = realloc(g.tasks, cap * sizeof(struct task *));
         if (!p) {
             pthread_mutex_unlock(&g.lock);
+            fiber_free(f);
             return -ENOMEM;
         }
         memset(p + g.cap, 0, (cap - g.cap) * sizeof(struct task *));
@@ -114,6 +131,7 @@ int task_add(struct task *t)
     }
     g.tasks[i] = t;
     g.next = i + 1;
+    give_fiber(f);
     atomic_store(&t->slot, i + 1);
     pthread_mutex_unlock(&g.lock);
     return 0;
@@ -245,33 +263,14 @@ void task_call(void (*fn)(void *arg), void *arg)
     fiber_pause(g.running->fiber);
 }
 
-static struct fiber *take_fiber(void)
-{
-    struct fiber *f = g.spare;
-    if (!f)
-        return fiber_new();
-    g.spare = f->next;
-    g.nspare--;
-    return f;
-}
-
-static void give_fiber(struct fiber *f)
-{
-    if (g.nspare >= FIBERS_SPARE) {
-        fiber_free(f);
-        return;
-    }
-    f->next = g.spare;
-    g.spare = f;
-    g.nspare++;
-}
-
 /* The task is its owner's again. */
 static void drop(struct task *t)
 {
     pthread_mutex_lock(&g.lock);
     g.tasks[atomic_load(&t->slot) - 1] = NULL;
+    struct fiber *f = take_fiber();
     pthread_mutex_unlock(&g.lock);
+    fiber_free(f);
     const _Atomic uint32_t *left = &t->left;
     atomic_store(&t->left, 1);
     futex_wake(
@@ -284,13 +283,11 @@ static void run_task(struct task *t)
     g.running = t;
     if (t->fiber) {
         fiber_resume(t->fiber);
-    } else if ((t->fiber = take_fiber())) {
+    } else {
+        pthread_mutex_lock(&g.lock);
+        t->fiber = take_fiber();
+        pthread_mutex_unlock(&g.lock);
         fiber_start(t->fiber, t->run, t->arg);
-    } else { /* no memory: another fiber may end */
-        g.running = NULL;
-        sched_yield();
-        make_ready(t);
-        return;
     }
     while (g.call) {
         void (*call)(void *) = g.call;
@@ -303,7 +300,9 @@ static void run_task(struct task *t)
     g.running = NULL;
     if (!t->fiber->ended)
         return;
+    pthread_mutex_lock(&g.lock);
     give_fiber(t->fiber);
+    pthread_mutex_unlock(&g.lock);
     t->fiber = NULL;
     if (atomic_load(&t->leaves))
         drop(t);
@@ -417,12 +416,7 @@ void task_thread_begin(void)
 
 void task_thread_end(void)
 {
-    while (g.spare) {
-        struct fiber *f = g.spare;
-        g.spare = f->next;
-        fiber_free(f);
-    }
-    g.nspare = 0;
+    assert(!g.spare); /* every task has left */
     free(g.tasks);
     g.tasks = NULL;
     g.cap = 0;

@@ -58,7 +58,8 @@ void task_call(void (*fn)(void *arg), void *arg);
 
 /* ------------------------------------------------------------------------ the progress thread's */
 
-/* Gives the task a slot; any thread. 0 or -ENOMEM. */
+/* Gives the task a slot, and reserves a stack for it until it has left; any thread. 0 or -ENOMEM.
+ */
 int task_add(struct task *t);
 
 void task_thread_begin(void);

@@ -693,6 +693,52 @@ START_TEST(nothing_is_allocated_once_it_is_warm)
 }
 END_TEST
 
+/* Communicators that were each warmed alone wait in the progress thread at the same time. */
+static void no_allocations_at_once(dlcoll_comm *comm, void *arg)
+{
+    enum { COMMS = 12 };
+    int n = dlcoll_size(comm);
+    dlcoll_comm *comms[COMMS];
+    dlcoll_work *works[COMMS];
+    uint8_t go = 1;
+    (void)arg;
+    for (int k = 0; k < COMMS; k++) {
+        THREAD_OK(dlcoll_comm_split(comm, 0, 0, &comms[k], NULL));
+        THREAD_OK(dlcoll_barrier(comms[k], NULL, &works[k]));
+        THREAD_OK(dlcoll_wait(works[k]));
+        dlcoll_work_free(works[k]);
+    }
+    a_thousand(comm, 20);
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
+#if !SANITIZED
+    long before = g_allocations;
+#endif
+    for (int r = 0; r < n - 1; r++) { /* the last rank begins only when the others have */
+        if (dlcoll_rank(comm) == n - 1)
+            THREAD_OK(dlcoll_recv(&go, 1, DLCOLL_U8, r, comm, NULL, NULL));
+    }
+    for (int k = 0; k < COMMS; k++)
+        THREAD_OK(dlcoll_barrier(comms[k], NULL, &works[k]));
+    if (dlcoll_rank(comm) < n - 1)
+        THREAD_OK(dlcoll_send(&go, 1, DLCOLL_U8, n - 1, comm, NULL, NULL));
+    THREAD_OK(dlcoll_wait_all(works, COMMS, -1));
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
+#if !SANITIZED
+    THREAD_EXPECT(g_allocations == before, "%ld allocations", g_allocations - before);
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
+#endif
+    for (int k = 0; k < COMMS; k++) {
+        dlcoll_work_free(works[k]);
+        dlcoll_destroy(comms[k]);
+    }
+}
+
+START_TEST(nothing_is_allocated_when_more_tasks_wait_at_once)
+{
+    thread_ranks_run(3, no_allocations_at_once, NULL);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_async");
@@ -714,6 +760,7 @@ static Suite *suite(void)
         tcase_add_test(tc, recent_operations_are_listed);
         tcase_add_test(tc, the_jobs_store_serves_the_program);
         tcase_add_test(tc, nothing_is_allocated_once_it_is_warm);
+        tcase_add_test(tc, nothing_is_allocated_when_more_tasks_wait_at_once);
     }
     return s;
 }

@@ -29,18 +29,10 @@ int tree_depth(int rank, int host, int width)
     return depth;
 }
 
-static void put_item(struct buf *b, const uint8_t *p, size_t len)
+void tree_answers_add(struct tree_answers *a, const uint8_t *p, size_t len)
 {
-    buf_u32(b, (uint32_t)len);
-    buf_put(b, p, len);
-}
-
-void tree_answers_add(struct tree_answers *a, merge_fn *merge, void *arg, const uint8_t *p,
-                      size_t len)
-{
-    if (merge && merge(arg, a->id, &a->merged, p, len))
-        return;
-    put_item(&a->items, p, len);
+    buf_u32(&a->items, (uint32_t)len);
+    buf_put(&a->items, p, len);
     a->n++;
 }
 
@@ -51,10 +43,6 @@ bool tree_answers_complete(const struct tree_answers *a)
 
 bool tree_answers_take(struct tree_answers *a, struct buf *frame)
 {
-    if (a->merged.len) {
-        put_item(&a->items, a->merged.data, a->merged.len);
-        a->n++;
-    }
     bool any = a->n > 0;
     if (any)
         rdzv_put_answers(frame, &a->to, a->id, a->n, &a->items);
@@ -66,5 +54,4 @@ bool tree_answers_take(struct tree_answers *a, struct buf *frame)
 void tree_answers_fini(struct tree_answers *a)
 {
     buf_fini(&a->items);
-    buf_fini(&a->merged);
 }

@@ -22,12 +22,8 @@ int tree_parent(int rank, int host, int width);
 /* How many nodes are between the coordinator and this one. */
 int tree_depth(int rank, int host, int width);
 
-/* Adds an answer to a request to `into`, which holds those of other nodes, added before; empty:
- * none yet. False: it cannot be added, and is kept beside them. */
-typedef bool merge_fn(void *arg, uint64_t id, struct buf *into, const uint8_t *p, size_t len);
-
-/* The answers of a node and of those below it to a request, until they go up together: when all
- * have come, or some time after the first. Those that are late go up later. All zero but for the
+/* The answers of a node and of those below it to a request, until they go up in one message: when
+ * all have come, or some time after the first. Late answers go up later. All zero but for the
  * request and `wanted`: nothing has come. */
 struct tree_answers {
     struct node_id to; /* the request */
@@ -35,14 +31,12 @@ struct tree_answers {
     int wanted, have; /* own answer, and one message of each child */
     int n;            /* answers in `items` */
     struct buf items; /* each u32 length and bytes */
-    struct buf merged;
 };
 
-/* The sum of answers that cannot be merged goes up at once when it is longer. */
+/* Answers that are longer together go up at once. */
 #define TREE_ANSWERS_MAX (1u << 20)
 
-void tree_answers_add(struct tree_answers *a, merge_fn *merge, void *arg, const uint8_t *p,
-                      size_t len);
+void tree_answers_add(struct tree_answers *a, const uint8_t *p, size_t len);
 bool tree_answers_complete(const struct tree_answers *a);
 /* Takes what has come as an ANSWERS; false: nothing has. */
 bool tree_answers_take(struct tree_answers *a, struct buf *frame);

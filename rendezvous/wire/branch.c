@@ -294,7 +294,7 @@ static void branch_add_answer(struct branch *b, struct branch_request *q, const 
                               size_t len)
 {
     uint64_t now = uv_now(b->hub->loop);
-    tree_answers_add(&q->answers, b->events.merge, b->events.merge_arg, p, len);
+    tree_answers_add(&q->answers, p, len);
     if (q->due_ms != UINT64_MAX)
         return;
     q->due_ms = now + BRANCH_ANSWERS_MS;

@@ -97,7 +97,7 @@ static void put_answers(struct buf *b, const struct rdzv_answers *m)
     struct rdzv_answers rest = *m;
     struct rdzv_answer one;
     while (rdzv_next_answer(&rest, &one))
-        tree_answers_add(&a, NULL, NULL, one.data, one.len);
+        tree_answers_add(&a, one.data, one.len);
     assert(a.n == m->n);
     tree_answers_take(&a, b);
 }

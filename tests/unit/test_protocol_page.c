@@ -411,8 +411,8 @@ static void direct(struct buf *b)
 static void answers(struct buf *b)
 {
     struct tree_answers a = {.to = sixes, .id = 9};
-    tree_answers_add(&a, NULL, NULL, (const uint8_t *)"1", 1);
-    tree_answers_add(&a, NULL, NULL, (const uint8_t *)"23", 2);
+    tree_answers_add(&a, (const uint8_t *)"1", 1);
+    tree_answers_add(&a, (const uint8_t *)"23", 2);
     ck_assert(tree_answers_take(&a, b));
 }
 

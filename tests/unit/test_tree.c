@@ -1,5 +1,5 @@
-/* The tree of the launchers: who is whose parent, answers that are merged, and rounds of nodes over
- * real sockets whose messages go down it, also when a node of it does not do its part. */
+/* The tree of the launchers: who is whose parent, answers that travel together, and rounds of nodes
+ * over real sockets whose messages go down it, also when a node of it does not do its part. */
 #include <stdlib.h>
 
 #include "rendezvous/rules/rdzv_msg.h"
@@ -56,22 +56,6 @@ END_TEST
 /* --------------------------------------------------------------------------------------- answers
  */
 
-/* Answers of four bytes are added up; others are kept as they are. */
-static bool add_up(void *arg, uint64_t id, struct buf *into, const uint8_t *p, size_t len)
-{
-    uint32_t a = 0, b;
-    (void)arg, (void)id;
-    if (len != sizeof(b))
-        return false;
-    memcpy(&b, p, len);
-    if (into->len)
-        memcpy(&a, into->data, into->len);
-    into->len = 0;
-    b += a;
-    buf_put(into, &b, sizeof(b));
-    return true;
-}
-
 static struct rdzv_answers take(struct tree_answers *a, struct buf *frame)
 {
     struct rdzv_answers m;
@@ -85,33 +69,30 @@ static struct rdzv_answers take(struct tree_answers *a, struct buf *frame)
     return m;
 }
 
-START_TEST(answers_are_merged)
+START_TEST(answers_travel_together)
 {
+    static const char *const texts[] = {"one", "", "three"};
     struct tree_answers a = {.id = 7, .wanted = 3};
     struct buf frame = BUF_INIT;
     struct rdzv_answer one;
-    uint32_t value, numbers[] = {1, 20, 300};
     a.to.b[3] = 9;
     ck_assert(!tree_answers_take(&a, &frame));
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
         ck_assert(!tree_answers_complete(&a));
-        tree_answers_add(&a, add_up, NULL, (uint8_t *)&numbers[i], sizeof(numbers[i]));
+        tree_answers_add(&a, (const uint8_t *)texts[i], strlen(texts[i]));
         a.have++;
     }
     ck_assert(tree_answers_complete(&a));
-    tree_answers_add(&a, add_up, NULL, (const uint8_t *)"other", 5);
     struct rdzv_answers m = take(&a, &frame);
-    ck_assert_int_eq(m.n, 2);
-    ck_assert(rdzv_next_answer(&m, &one));
-    ck_assert_uint_eq(one.len, 5);
-    ck_assert_mem_eq(one.data, "other", 5);
-    ck_assert(rdzv_next_answer(&m, &one));
-    ck_assert_uint_eq(one.len, 4);
-    memcpy(&value, one.data, 4);
-    ck_assert_uint_eq(value, 321);
+    ck_assert_int_eq(m.n, 3);
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+        ck_assert(rdzv_next_answer(&m, &one));
+        ck_assert_uint_eq(one.len, strlen(texts[i]));
+        ck_assert_int_eq(memcmp(one.data, texts[i], one.len), 0);
+    }
     ck_assert(!rdzv_next_answer(&m, &one));
     ck_assert(!tree_answers_take(&a, &frame)); /* nothing is sent twice */
-    tree_answers_add(&a, add_up, NULL, (uint8_t *)&numbers[1], 4);
+    tree_answers_add(&a, (const uint8_t *)"late", 4);
     m = take(&a, &frame);
     ck_assert_int_eq(m.n, 1);
     buf_fini(&frame);
@@ -124,8 +105,8 @@ START_TEST(answers_that_are_cut_off)
     struct tree_answers a = {.id = 7, .wanted = 1};
     struct buf frame = BUF_INIT;
     a.to.b[3] = 9;
-    tree_answers_add(&a, NULL, NULL, (const uint8_t *)"one", 3);
-    tree_answers_add(&a, NULL, NULL, (const uint8_t *)"", 0);
+    tree_answers_add(&a, (const uint8_t *)"one", 3);
+    tree_answers_add(&a, (const uint8_t *)"", 0);
     take(&a, &frame);
     for (size_t n = RDZV_FRAME_HEADER; n < frame.len; n++) {
         struct rdzv_answers m;
@@ -216,6 +197,7 @@ START_TEST(eight_nodes)
     open_all(N);
     for (int i = 0; i < N; i++)
         ck_assert_int_eq(nodes[i].prepares, 1);
+    HAS(logs, "this node is below");
     ck_assert_ptr_null(strstr(logs, "the one above this node"));
     for (int i = 0; i < N; i++)
         ask(i, (uint64_t)i, 255);
@@ -225,26 +207,14 @@ START_TEST(eight_nodes)
 }
 END_TEST
 
-START_TEST(eight_nodes_merge)
-{
-    nodes_merge = add_up;
-    configure(N, 3);
-    open_all(N);
-    ask(5, 1, 255);
-    ck_assert_int_le(nodes[5].answers, 4); /* the coordinator's and those of three children */
-    nodes_merge = NULL;
-}
-END_TEST
-
 /* As many nodes as the tree is wide: nothing but the messages of before. */
 START_TEST(no_tree)
 {
-    nodes_merge = add_up;
     configure(3, 3);
     open_all(3);
     ask(1, 1, 7);
     ck_assert_int_eq(nodes[1].answers, 3);
-    nodes_merge = NULL;
+    ck_assert_ptr_null(strstr(logs, "this node is below"));
 }
 END_TEST
 
@@ -274,12 +244,10 @@ END_TEST
 /* An answer that does not come holds up no other one for long. */
 START_TEST(a_mute_node)
 {
-    nodes_merge = add_up;
     configure(N, 2);
     nodes[3].mute = true; /* 7 is below it */
     open_all(N);
     ask(0, 1, 255 & ~8u);
-    nodes_merge = NULL;
 }
 END_TEST
 
@@ -388,12 +356,11 @@ static Suite *suite(void)
     tcase_add_test(tc, parent_by_rank);
     tcase_add_test(tc, every_shape);
     tc = test_case(s, "answers", 10);
-    tcase_add_test(tc, answers_are_merged);
+    tcase_add_test(tc, answers_travel_together);
     tcase_add_test(tc, answers_that_are_cut_off);
     tcase_add_test(tc, requests_are_numbered);
     tc = net_case(s, "rounds", 60);
     tcase_add_test(tc, eight_nodes);
-    tcase_add_test(tc, eight_nodes_merge);
     tcase_add_test(tc, no_tree);
     tcase_add_test(tc, next_round);
     tcase_add_test(tc, a_mute_node);

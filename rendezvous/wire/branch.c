@@ -261,23 +261,34 @@ static void request_end(struct branch_request *q)
     free(q);
 }
 
+static void branch_on_timer(uv_timer_t *timer);
+
+/* The timer runs until the first request is due or ends. */
+static void branch_set_timer(struct branch *b)
+{
+    uint64_t now = uv_now(b->hub->loop), next = UINT64_MAX;
+    for (struct list_node *n = b->requests.next; n != &b->requests; n = n->next) {
+        const struct branch_request *q = container_of(n, struct branch_request, node);
+        uint64_t at = q->due_ms < q->end_ms ? q->due_ms : q->end_ms;
+        next = at < next ? at : next;
+    }
+    if (next != UINT64_MAX)
+        uv_timer_start(&b->timer, branch_on_timer, next > now ? next - now : 0, 0);
+}
+
 static void branch_on_timer(uv_timer_t *timer)
 {
     struct branch *b = container_of(timer, struct branch, timer);
-    uint64_t now = uv_now(b->hub->loop), next = UINT64_MAX;
+    uint64_t now = uv_now(b->hub->loop);
     for (struct list_node *n = b->requests.next, *after; n != &b->requests; n = after) {
         struct branch_request *q = container_of(n, struct branch_request, node);
         after = n->next;
         if (now >= q->due_ms || now >= q->end_ms)
             request_flush(b, q);
-        uint64_t at = q->due_ms < q->end_ms ? q->due_ms : q->end_ms;
         if (now >= q->end_ms)
             request_end(q);
-        else
-            next = at < next ? at : next;
     }
-    if (next != UINT64_MAX)
-        uv_timer_start(timer, branch_on_timer, next - now, 0);
+    branch_set_timer(b);
 }
 
 static struct branch_request *find_request(struct branch *b, const struct node_id *to, uint64_t id)
@@ -293,12 +304,11 @@ static struct branch_request *find_request(struct branch *b, const struct node_i
 static void branch_add_answer(struct branch *b, struct branch_request *q, const uint8_t *p,
                               size_t len)
 {
-    uint64_t now = uv_now(b->hub->loop);
     tree_answers_add(&q->answers, p, len);
     if (q->due_ms != UINT64_MAX)
         return;
-    q->due_ms = now + BRANCH_ANSWERS_MS;
-    uv_timer_start(&b->timer, branch_on_timer, BRANCH_ANSWERS_MS, 0);
+    q->due_ms = uv_now(b->hub->loop) + BRANCH_ANSWERS_MS;
+    branch_set_timer(b);
 }
 
 /* Sends the answers up after the last message of this node and its children, or when they are
@@ -370,8 +380,7 @@ static bool branch_told(struct branch *b, struct rd body)
         q->due_ms = UINT64_MAX;
         q->end_ms = uv_now(b->hub->loop) + BRANCH_REQUESTS_MS;
         list_append(&b->requests, &q->node);
-        if (!uv_is_active((uv_handle_t *)&b->timer))
-            uv_timer_start(&b->timer, branch_on_timer, BRANCH_REQUESTS_MS, 0);
+        branch_set_timer(b);
     }
     b->events.on_request(b->events.arg, &r);
     return true;

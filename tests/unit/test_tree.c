@@ -251,6 +251,28 @@ START_TEST(a_mute_node)
 }
 END_TEST
 
+/* Requests that follow each other closely do not delay the answers to the first. */
+START_TEST(a_mute_node_and_many_requests)
+{
+    const struct rdzv_request first = {.kind = REQUEST_TOP, .id = 1};
+    struct rdzv_request more = {.kind = REQUEST_TOP};
+    uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9), next = 0;
+    configure(N, 2);
+    nodes[3].mute = true;
+    open_all(N);
+    ck_assert(rdzv_request(nodes[0].r, &first));
+    while (nodes[0].answered < (255 & ~8u) && mono_ns() < end) {
+        if (mono_ns() >= next) {
+            more.id++;
+            ck_assert(rdzv_request(nodes[5].r, &more));
+            next = mono_ns() + 50 * 1000 * 1000;
+        }
+        uv_run(&loop, UV_RUN_NOWAIT);
+    }
+    ck_assert_uint_eq(nodes[0].answered, 255 & ~8u);
+}
+END_TEST
+
 /* Requests of all kinds come once, in their order, to a node whose parent has gone while the round
  * goes on. */
 START_TEST(a_parent_goes)
@@ -364,6 +386,7 @@ static Suite *suite(void)
     tcase_add_test(tc, no_tree);
     tcase_add_test(tc, next_round);
     tcase_add_test(tc, a_mute_node);
+    tcase_add_test(tc, a_mute_node_and_many_requests);
     tcase_add_test(tc, a_parent_goes);
     tcase_add_test(tc, a_parent_is_frozen);
     tcase_add_test(tc, parents_that_do_not_listen);

@@ -3,20 +3,17 @@
  * against a plain loop over the ranks. The seed is printed; ELEMENTS_SEED=n repeats a run. */
 #include "tests/lib/test.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "collectives/api/comm.h"
 #include "collectives/reduce/dtype.h"
 #include "core/mem.h"
 #include "tests/lib/cross_values.h"
 #include "tests/lib/ranks.h"
+#include "tests/lib/rounds.h"
 
-enum { ROUNDS = 40, MOST_BYTES = 3 << 20 };
-
-static uint64_t g_seed;
+enum { MOST_BYTES = 3 << 20 };
 
 struct how {
     size_t size;
@@ -64,7 +61,7 @@ static struct round draw_round(int k, int n)
     static const size_t sizes[] = {1,   3,    8,    12,   16,    24,    40,   72,
                                    100, 1000, 5000, 9000, 32768, 65535, 65536};
     static const size_t counts[] = {1, 2, 5, 17, 100, 1000, 30000};
-    uint64_t d = cross_mix(g_seed + (uint64_t)k);
+    uint64_t d = cross_mix(g_rounds_seed + (uint64_t)k);
     struct round r = {.kind = (enum kind)(d % KINDS),
                       .how = {.size = sizes[d / 16 % 15], .ordered = d / 1024 % 2},
                       .count = counts[d / 4096 % 7],
@@ -76,7 +73,7 @@ static struct round draw_round(int k, int n)
 
 static void fill(const struct round *r, int rank, int k, size_t bytes, uint8_t *to)
 {
-    uint64_t x = cross_mix((uint64_t)rank << 40 ^ (uint64_t)k << 20 ^ g_seed);
+    uint64_t x = cross_mix((uint64_t)rank << 40 ^ (uint64_t)k << 20 ^ g_rounds_seed);
     (void)r;
     for (size_t i = 0; i < bytes; i++) {
         x = x * 6364136223846793005u + 1442695040888963407u;
@@ -137,7 +134,8 @@ static void one_round(dlcoll_comm *c, int me, int k)
     size_t size = r.how.size, len = r.count * size, whole = len * (size_t)n;
     bool parts = r.kind == REDUCE_SCATTER;
     uint8_t *x = xmalloc(whole + 1), *y = xmalloc(whole + 2), *want = xmalloc(whole);
-    uint8_t *send = x + (g_seed + (uint64_t)k) % 2, *recv = y + (g_seed / 2 + (uint64_t)k) % 2;
+    uint8_t *send = x + (g_rounds_seed + (uint64_t)k) % 2,
+            *recv = y + (g_rounds_seed / 2 + (uint64_t)k) % 2;
     dlcoll_op op;
     EXPECT(dlcoll_op_create_user(&op, user_fn, &r.how, r.how.ordered ? DLCOLL_OP_ORDERED : 0) == 0);
     fill(&r, me, k, parts ? whole : len, send);
@@ -145,7 +143,7 @@ static void one_round(dlcoll_comm *c, int me, int k)
     int code = perform(&r, op, send, recv, c), ranks = r.kind == SCAN     ? me + 1
                                                        : r.kind == EXSCAN ? me
                                                                           : n;
-    EXPECT(code == 0, "seed %llu, round %d: %s", (unsigned long long)g_seed, k, why(c));
+    EXPECT(code == 0, "seed %llu, round %d: %s", (unsigned long long)g_rounds_seed, k, why(c));
     size_t got = len;
     if (r.kind == SWAP) {
         fill(&r, (me + n - 1) % n, k, len, want);
@@ -162,50 +160,12 @@ static void one_round(dlcoll_comm *c, int me, int k)
     while (at < got && recv[at] == want[at])
         at++;
     EXPECT(at == got, "seed %llu, round %d: %s of %zu times %zu bytes, ordered %d, by %s: byte %zu",
-           (unsigned long long)g_seed, k, g_names[r.kind], r.count, size, r.how.ordered, c->algo,
-           at);
+           (unsigned long long)g_rounds_seed, k, g_names[r.kind], r.count, size, r.how.ordered,
+           c->algo, at);
     EXPECT(recv[got] == 0x5a, "wrote behind the result");
     EXPECT(dlcoll_op_free(op) == 0);
     free(x), free(y), free(want);
 }
-
-static void rounds(struct ranks *j, int rank)
-{
-    dlcoll_comm *c = comm_start();
-    (void)j;
-    for (int k = 0; k < ROUNDS; k++)
-        one_round(c, rank, k);
-    comm_end(c);
-}
-
-static void run(int n, int nodes, bool tcp)
-{
-    const char *seed = getenv("ELEMENTS_SEED");
-    g_seed = seed ? strtoull(seed, NULL, 10)
-                  : (uint64_t)time(NULL) * 1000 + (uint64_t)(n * 16 + nodes * 2 + tcp);
-    printf("%d ranks on %d nodes%s: ELEMENTS_SEED=%llu\n", n, nodes, tcp ? ", TCP" : "",
-           (unsigned long long)g_seed);
-    setenv("DLCOLL_SHM", tcp ? "0" : "1", 1);
-    ranks_run_for(n, nodes, rounds, 90);
-}
-
-START_TEST(in_memory)
-{
-    run(_i, 1, false);
-}
-END_TEST
-
-START_TEST(over_tcp)
-{
-    run(_i, 1, true);
-}
-END_TEST
-
-START_TEST(between_nodes)
-{
-    run(_i, _i > 5 ? 3 : 2, false);
-}
-END_TEST
 
 /* Ranks whose elements differ in size are told both sizes. */
 static void differ(struct ranks *j, int rank)
@@ -255,10 +215,7 @@ END_TEST
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_elements");
-    TCase *tc = test_case(s, "elements", 120);
-    tcase_add_loop_test(tc, in_memory, 1, 10);
-    tcase_add_loop_test(tc, over_tcp, 1, 10);
-    tcase_add_loop_test(tc, between_nodes, 3, 10);
+    TCase *tc = rounds_case(s, &(struct rounds){"elements", "ELEMENTS_SEED", 40, one_round});
     tcase_add_loop_test(tc, sizes_that_differ_are_reported, 0, 2);
     tcase_add_test(tc, what_does_not_exist_is_refused);
     return s;

@@ -3,27 +3,24 @@
  * The seed is printed; LAYOUT_SEED=n repeats a run. */
 #include "tests/lib/test.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "collectives/api/comm.h"
 #include "core/mem.h"
 #include "tests/lib/cross_values.h"
 #include "tests/lib/ranks.h"
+#include "tests/lib/rounds.h"
 
-enum { ROUNDS = 40, MOST = RANKS_MOST, ROOM = 1 << 20 };
-
-static uint64_t g_seed;
+enum { MOST = RANKS_MOST, ROOM = 1 << 20 };
 
 static uint64_t draw(int k, int a, int b)
 {
-    return cross_mix(g_seed ^ (uint64_t)k << 40 ^ (uint64_t)a << 20 ^ (uint64_t)b);
+    return cross_mix(g_rounds_seed ^ (uint64_t)k << 40 ^ (uint64_t)a << 20 ^ (uint64_t)b);
 }
 
 #define HOLDS(fact, k, what) \
-    EXPECT(fact, "seed %llu, round %d: %s: %s", (unsigned long long)g_seed, k, what, why(c))
+    EXPECT(fact, "seed %llu, round %d: %s: %s", (unsigned long long)g_rounds_seed, k, what, why(c))
 
 /* What rank `from` sends to `to` as its block number `edge`, byte i. */
 static uint8_t sent(int k, int from, int to, size_t edge, size_t i)
@@ -314,44 +311,11 @@ static void neighbours(dlcoll_comm *c, int me, int k)
 
 /* ------------------------------------------------------------------------------------------ all */
 
-static void rounds(struct ranks *j, int rank)
+static void one_round(dlcoll_comm *c, int me, int k)
 {
     static void (*const some[])(dlcoll_comm *, int, int) = {layouts, in_place, types, neighbours};
-    dlcoll_comm *c = comm_start();
-    (void)j;
-    for (int k = 0; k < ROUNDS; k++)
-        some[k % 4](c, rank, k);
-    comm_end(c);
+    some[k % 4](c, me, k);
 }
-
-static void run(int n, int nodes, bool tcp)
-{
-    const char *seed = getenv("LAYOUT_SEED");
-    g_seed = seed ? strtoull(seed, NULL, 10)
-                  : (uint64_t)time(NULL) * 1000 + (uint64_t)(n * 16 + nodes * 2 + tcp);
-    printf("%d ranks on %d nodes%s: LAYOUT_SEED=%llu\n", n, nodes, tcp ? ", TCP" : "",
-           (unsigned long long)g_seed);
-    setenv("DLCOLL_SHM", tcp ? "0" : "1", 1);
-    ranks_run_for(n, nodes, rounds, 60);
-}
-
-START_TEST(in_memory)
-{
-    run(_i, 1, false);
-}
-END_TEST
-
-START_TEST(over_tcp)
-{
-    run(_i, 1, true);
-}
-END_TEST
-
-START_TEST(between_nodes)
-{
-    run(_i, _i > 5 ? 3 : 2, false);
-}
-END_TEST
 
 static void expect_refused(dlcoll_comm *c, int code, const char *text)
 {
@@ -439,10 +403,7 @@ END_TEST
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_layout");
-    TCase *tc = test_case(s, "layout", 120);
-    tcase_add_loop_test(tc, in_memory, 1, 10);
-    tcase_add_loop_test(tc, over_tcp, 1, 10);
-    tcase_add_loop_test(tc, between_nodes, 3, 10);
+    TCase *tc = rounds_case(s, &(struct rounds){"layout", "LAYOUT_SEED", 40, one_round});
     tcase_add_test(tc, bad_arguments_are_refused);
     tcase_add_loop_test(tc, a_missing_edge_is_reported, 0, 2);
     return s;

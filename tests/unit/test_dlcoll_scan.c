@@ -3,20 +3,17 @@
  * SCAN_SEED=n repeats a run. */
 #include "tests/lib/test.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "collectives/api/comm.h"
 #include "collectives/reduce/reduce.h"
 #include "core/mem.h"
 #include "tests/lib/cross_values.h"
 #include "tests/lib/ranks.h"
+#include "tests/lib/rounds.h"
 
-enum { ROUNDS = 60, GUARD = 64 };
-
-static uint64_t g_seed;
+enum { GUARD = 64 };
 
 /* Not commutative: maps are composed. The upper half of a number is a factor, the lower half a
  * summand, of x -> x * factor + summand. */
@@ -24,7 +21,7 @@ static void compose(void *acc, const void *in, size_t count, dlcoll_dtype dtype,
 {
     int32_t *a = acc;
     const int32_t *b = in;
-    EXPECT(dtype == DLCOLL_I32 && ctx == &g_seed);
+    EXPECT(dtype == DLCOLL_I32 && ctx == &g_rounds_seed);
     for (size_t i = 0; i < count; i++) {
         uint32_t fa = (uint32_t)a[i] >> 16, sa = (uint32_t)a[i] & 0xffff;
         uint32_t fb = (uint32_t)b[i] >> 16, sb = (uint32_t)b[i] & 0xffff;
@@ -47,7 +44,7 @@ static const int g_integers[] = {DLCOLL_SUM,  DLCOLL_PROD, DLCOLL_MAX,  DLCOLL_M
 /* The same on every rank. */
 static struct round draw_round(int k)
 {
-    uint64_t d = cross_mix(g_seed + (uint64_t)k);
+    uint64_t d = cross_mix(g_rounds_seed + (uint64_t)k);
     struct round r = {.exclusive = d & 1, .async = d >> 2 & 1, .ordered = d >> 3 % 8 == 0};
     static const size_t sizes[] = {1, 3, 12, 17, 100, 513, 4000, 40000, 300000};
     r.count = sizes[d / 16 % 9] + d / 256 % 3;
@@ -66,7 +63,7 @@ static void fill(const struct round *r, int rank, int k, uint8_t *to)
     size_t size = dtype_get(r->dtype)->size;
     memset(to, 0, r->count * size);
     for (size_t i = 0; i < r->count; i++) {
-        uint64_t d = cross_mix((uint64_t)rank << 40 ^ (uint64_t)k << 24 ^ i ^ g_seed);
+        uint64_t d = cross_mix((uint64_t)rank << 40 ^ (uint64_t)k << 24 ^ i ^ g_rounds_seed);
         double v = (double)(d % 97) - 40;
         float f = (float)v;
         int32_t index = (int32_t)(d / 128 % 5), small = (int32_t)v;
@@ -111,9 +108,9 @@ static void one_round(dlcoll_comm *c, int rank, int k)
     uint8_t *send = xmalloc(len), *out = xmalloc(len + 2 * GUARD), *want = xmalloc(len);
     uint8_t *room = xmalloc(len), *recv = out + GUARD;
     dlcoll_op op = (dlcoll_op)r.op;
-    bool in_place = cross_mix(g_seed ^ (uint64_t)(k * 64 + rank)) % 3 == 0;
+    bool in_place = cross_mix(g_rounds_seed ^ (uint64_t)(k * 64 + rank)) % 3 == 0;
     if (r.ordered)
-        EXPECT(dlcoll_op_create_user(&op, compose, &g_seed, DLCOLL_OP_ORDERED) == 0);
+        EXPECT(dlcoll_op_create_user(&op, compose, &g_rounds_seed, DLCOLL_OP_ORDERED) == 0);
     else if (r.op == DLCOLL_SUM && k % 2 && dtype_get(r.dtype)->class == DTYPE_INTEGER) {
         uint64_t one = 1;
         EXPECT(dlcoll_op_create_premul(&op, &one, (dlcoll_dtype)r.dtype) == 0);
@@ -129,7 +126,7 @@ static void one_round(dlcoll_comm *c, int rank, int k)
     if (code == 0 && work)
         code = dlcoll_wait(work);
     dlcoll_work_free(work);
-    EXPECT(code == 0, "seed %llu, round %d: %s", (unsigned long long)g_seed, k, why(c));
+    EXPECT(code == 0, "seed %llu, round %d: %s", (unsigned long long)g_rounds_seed, k, why(c));
     int n = r.exclusive ? rank : rank + 1;
     if (n)
         reference(&r, op, n, k, want, room);
@@ -143,7 +140,7 @@ static void one_round(dlcoll_comm *c, int rank, int k)
     EXPECT(
         at == len,
         "seed %llu, round %d: %s of %zu of type %d (%s), in place %d, handle %d, by %s: byte %zu",
-        (unsigned long long)g_seed, k, r.exclusive ? "exscan" : "scan", r.count, r.dtype,
+        (unsigned long long)g_rounds_seed, k, r.exclusive ? "exscan" : "scan", r.count, r.dtype,
         reduction_name(r.op), in_place, r.async, c->algo, at);
     for (size_t i = 0; i < GUARD; i++)
         EXPECT(out[i] == 0x5a && recv[len + i] == 0x5a, "wrote beside the result");
@@ -152,51 +149,10 @@ static void one_round(dlcoll_comm *c, int rank, int k)
     free(send), free(out), free(want), free(room);
 }
 
-static void scans(struct ranks *j, int rank)
-{
-    dlcoll_comm *c = comm_start();
-    (void)j;
-    for (int k = 0; k < ROUNDS; k++)
-        one_round(c, rank, k);
-    comm_end(c);
-}
-
-static void run(int n, int nodes, bool tcp)
-{
-    const char *seed = getenv("SCAN_SEED");
-    g_seed = seed ? strtoull(seed, NULL, 10)
-                  : (uint64_t)time(NULL) * 1000 + (uint64_t)(n * 16 + nodes * 2 + tcp);
-    printf("%d ranks on %d nodes%s: SCAN_SEED=%llu\n", n, nodes, tcp ? ", TCP" : "",
-           (unsigned long long)g_seed);
-    setenv("DLCOLL_SHM", tcp ? "0" : "1", 1);
-    ranks_run_for(n, nodes, scans, 60);
-}
-
-START_TEST(in_memory)
-{
-    run(_i, 1, false);
-}
-END_TEST
-
-START_TEST(over_tcp)
-{
-    run(_i, 1, true);
-}
-END_TEST
-
-START_TEST(between_nodes)
-{
-    run(_i, _i > 5 ? 3 : 2, false);
-}
-END_TEST
-
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_scan");
-    TCase *tc = test_case(s, "scan", 120);
-    tcase_add_loop_test(tc, in_memory, 1, 10);
-    tcase_add_loop_test(tc, over_tcp, 1, 10);
-    tcase_add_loop_test(tc, between_nodes, 3, 10);
+    rounds_case(s, &(struct rounds){"scan", "SCAN_SEED", 60, one_round});
     return s;
 }
 

@@ -71,10 +71,9 @@ static struct round draw_round(int k, int n)
     return r;
 }
 
-static void fill(const struct round *r, int rank, int k, size_t bytes, uint8_t *to)
+static void fill(int rank, int k, size_t bytes, uint8_t *to)
 {
     uint64_t x = cross_mix((uint64_t)rank << 40 ^ (uint64_t)k << 20 ^ g_rounds_seed);
-    (void)r;
     for (size_t i = 0; i < bytes; i++) {
         x = x * 6364136223846793005u + 1442695040888963407u;
         to[i] = (uint8_t)(x >> 56);
@@ -87,7 +86,7 @@ static void reference(const struct round *r, int n, int k, size_t whole, size_t 
     size_t size = r->how.size;
     uint8_t *in = xmalloc(whole);
     for (int i = 0; i < n; i++) {
-        fill(r, i, k, whole, in);
+        fill(i, k, whole, in);
         if (i == 0)
             memcpy(want, in + from * size, r->count * size);
         for (size_t e = 0; i > 0 && e < r->count; e++)
@@ -138,7 +137,7 @@ static void one_round(dlcoll_comm *c, int me, int k)
             *recv = y + (g_rounds_seed / 2 + (uint64_t)k) % 2;
     dlcoll_op op;
     EXPECT(dlcoll_op_create_user(&op, user_fn, &r.how, r.how.ordered ? DLCOLL_OP_ORDERED : 0) == 0);
-    fill(&r, me, k, parts ? whole : len, send);
+    fill(me, k, parts ? whole : len, send);
     memset(y, 0x5a, whole + 2);
     int code = perform(&r, op, send, recv, c), ranks = r.kind == SCAN     ? me + 1
                                                        : r.kind == EXSCAN ? me
@@ -146,11 +145,11 @@ static void one_round(dlcoll_comm *c, int me, int k)
     EXPECT(code == 0, "seed %llu, round %d: %s", (unsigned long long)g_rounds_seed, k, why(c));
     size_t got = len;
     if (r.kind == SWAP) {
-        fill(&r, (me + n - 1) % n, k, len, want);
+        fill((me + n - 1) % n, k, len, want);
     } else if (r.kind == ALL_GATHER) {
         got = whole;
         for (int i = 0; i < n; i++)
-            fill(&r, i, k, len, want + (size_t)i * len);
+            fill(i, k, len, want + (size_t)i * len);
     } else if (ranks == 0 || (r.kind == REDUCE && me != r.root)) {
         memset(want, 0x5a, len);
     } else {

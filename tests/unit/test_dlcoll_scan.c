@@ -30,7 +30,7 @@ static void compose(void *acc, const void *in, size_t count, dlcoll_dtype dtype,
 }
 
 struct round {
-    bool exclusive, in_place, async, ordered;
+    bool exclusive, async, ordered;
     int dtype, op;
     size_t count;
 };
@@ -45,7 +45,7 @@ static const int g_integers[] = {DLCOLL_SUM,  DLCOLL_PROD, DLCOLL_MAX,  DLCOLL_M
 static struct round draw_round(int k)
 {
     uint64_t d = cross_mix(g_rounds_seed + (uint64_t)k);
-    struct round r = {.exclusive = d & 1, .async = d >> 2 & 1, .ordered = d >> 3 % 8 == 0};
+    struct round r = {.exclusive = d & 1, .async = d >> 2 & 1, .ordered = (d >> 3) % 8 == 0};
     static const size_t sizes[] = {1, 3, 12, 17, 100, 513, 4000, 40000, 300000};
     r.count = sizes[d / 16 % 9] + d / 256 % 3;
     r.dtype = r.ordered ? DLCOLL_I32 : g_types[d / 1024 % 9];

@@ -5,12 +5,13 @@ the time from the death of a rank until every other rank has ended.
     bench-mpi.py BUILD [RANKS [RUNS]]
 """
 import os
-import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../mpi"))
+from death import kill_a_rank  # noqa: E402
 
 BUILD = sys.argv[1]
 RANKS = int(sys.argv[2]) if len(sys.argv) > 2 else 128
@@ -35,32 +36,11 @@ def hello(command, n):
     return took
 
 
-def ended(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as f:
-            return f.read().rsplit(")", 1)[1].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 def death(command, n):
-    with tempfile.TemporaryDirectory() as d:
-        job = subprocess.Popen(command + ["wait", d + "/pid"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENV)
-        end = time.monotonic() + LIMIT_S
-        pids = []
-        while len(pids) < n:
-            assert time.monotonic() < end, "the ranks did not begin"
-            files = [f"{d}/pid.{i}" for i in range(n)]
-            if all(os.path.exists(f) and os.path.getsize(f) for f in files):
-                pids = [int(open(f).read()) for f in files]
-            time.sleep(0.01)
-        begin = time.monotonic()
-        os.kill(pids[-1], signal.SIGKILL)
-        while not all(map(ended, pids)):
-            assert time.monotonic() < begin + LIMIT_S, "ranks are left"
-        took = time.monotonic() - begin
-        job.wait(LIMIT_S)
-        return took
+    job = subprocess.Popen(command + ["wait"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=ENV)
+    took = kill_a_rank([job], n, LIMIT_S)
+    job.communicate(timeout=LIMIT_S)
+    return took
 
 
 def table(title, measure, n, runs):

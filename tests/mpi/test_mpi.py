@@ -7,13 +7,14 @@ PMI-2.
 import itertools
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
+
+from death import kill_a_rank
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BUILD = os.path.abspath(sys.argv[1])
@@ -204,45 +205,16 @@ def case_exits_that_others_would_wait_for():
             assert status == 1 and re.search(rf"First failure: rank [0-2] on \S+ {text}\n", err), (program, mode, status, err)
 
 
-def pids_of(file, n):
-    end = time.monotonic() + LIMIT_S
-    pids = {}
-    while len(pids) < n:
-        assert time.monotonic() < end, f"only {sorted(pids)} of {n} ranks have begun"
-        for r in set(range(n)) - set(pids):
-            try:
-                text = open(f"{file}.{r}").read()
-            except FileNotFoundError:
-                continue
-            if text.endswith("\n"):
-                pids[r] = int(text)
-        time.sleep(0.001)
-    return pids
-
-
-def gone(pid):
-    try:
-        return open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 def case_a_dead_rank():
     for program, workers in itertools.product(MPIS, ([4], [2, 2])):
         before = leftovers()
-        with tempfile.TemporaryDirectory() as d:
-            job = Job(workers, program, "wait", d + "/pid")
-            pids = pids_of(d + "/pid", 4)
-            os.kill(pids[3], signal.SIGKILL)
-            begin = time.monotonic()
-            while not all(gone(p) for p in pids.values()):
-                assert time.monotonic() < begin + LIMIT_S, "ranks are left"
-            ms = (time.monotonic() - begin) * 1000
-            status, out, err = job.end()
-            assert status == 128 + 9, (status, err)
-            assert len(re.findall(r"First failure: rank 3 on \S+ was killed by SIGKILL", err)) == len(workers), err
-            assert leftovers() <= before, leftovers() - before
-            print(f"  {program}: killed rank on {len(workers)} node(s): every rank had ended after {ms:.1f} ms")
+        job = Job(workers, program, "wait")
+        ms = kill_a_rank(job.launchers, 4, LIMIT_S) * 1000
+        status, out, err = job.end()
+        assert status == 128 + 9, (status, err)
+        assert len(re.findall(r"First failure: rank 3 on \S+ was killed by SIGKILL", err)) == len(workers), err
+        assert leftovers() <= before, leftovers() - before
+        print(f"  {program}: killed rank on {len(workers)} node(s): every rank had ended after {ms:.1f} ms")
 
 
 def case_restart():

@@ -17,7 +17,7 @@ enum key_kind {
     KEY_IS_HOST,
     KEY_STORE_TYPE,
     KEY_STATIC_TIMEOUT, /* the static backend's name for join_timeout; c10d ignores the key */
-    KEY_PROTOCOL,       /* these, too, are for one backend: etcd */
+    KEY_PROTOCOL,       /* of the backend etcd, as KEY_TEXT */
     KEY_TEXT,
     KEY_UNUSED, /* a time that dlaunch does not need, because it does not poll */
 };
@@ -117,13 +117,15 @@ static int apply_value(struct options *o, const struct key *k, const char *value
 }
 
 /* torchrun ignores a key that its backend does not read. */
-static void warn_unknown(struct options *o, const char *key)
+static void warn_unknown(struct options *o, const char *key, bool etcd)
 {
-    char list[256] = "";
+    char list[512] = "";
     size_t used = 0;
-    for (size_t i = 0; i < ARRAY_LEN(keys) && !is_of_etcd(&keys[i]); i++)
-        used +=
-            (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "", keys[i].name);
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        if (etcd || !is_of_etcd(&keys[i]))
+            used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "",
+                                     keys[i].name);
+    }
     options_warn(o, "%s: unknown key %.60s has no effect%s (known keys: %s)",
                  opt_where(o, OPT_rdzv_conf), key,
                  strpbrk(key, "'\"") ? "; the quotes are part of it" : "", list);
@@ -162,7 +164,7 @@ int rdzv_conf_apply(struct options *o, bool is_static, struct rdzv_config *c, st
                            (int)(end - text > 60 ? 60 : end - text), text);
         int k = rdzv_conf_find(key, strlen(key));
         if (k < 0)
-            warn_unknown(o, key);
+            warn_unknown(o, key, c->backend == RDZV_ETCD);
         else if (is_of_etcd(&keys[k]) && c->backend != RDZV_ETCD)
             options_warn(o, "%s: %s has no effect without --rdzv_backend etcd",
                          opt_where(o, OPT_rdzv_conf), key);

@@ -559,6 +559,11 @@ START_TEST(rdzv_conf_ignores_keys_that_the_backend_does_not_read)
     TORCHRUN(&b, "--nnodes=2", "--rdzv_backend=c10d", "--rdzv_endpoint=h:1",
              "--rdzv_conf=bananas=1,timeout=x", "script.py");
     ck_assert_ptr_nonnull(strstr(g_said, "unknown key bananas has no effect (known keys: "));
+    ck_assert_ptr_null(strstr(g_said, "ca_cert"));
+    options_fini(&b.o);
+    BUILD(&b, "--nnodes=2", "--rdzv_backend=etcd", "--rdzv_conf=ca_crt=/ca", "./train");
+    ck_assert_ptr_nonnull(strstr(g_said, "unknown key ca_crt has no effect (known keys: "));
+    ck_assert_ptr_nonnull(strstr(g_said, ", ca_cert, "));
     options_fini(&b.o);
 }
 END_TEST

@@ -58,7 +58,7 @@ struct caller {
 };
 
 /* The tree of a round. */
-struct trunk {
+struct round_tree {
     struct rdzv_peers nodes; /* n is 0: the round has none */
     struct map ranks;        /* node id -> its index in nodes, plus one */
     int host;                /* the index of this launcher; -1 */
@@ -92,7 +92,7 @@ struct coordinator {
     struct shared_buf *gathered; /* the newest result of the round; NULL: none */
     struct map addrs; /* of the round's other nodes, as its table says and as they call from */
     struct generation addrs_gen; /* that round */
-    struct trunk trunk;
+    struct round_tree tree;
     void (*on_closed)(void *arg);
     void *on_closed_arg;
 };
@@ -478,7 +478,7 @@ static void send_events(struct caller *k)
 static void on_request(struct caller *k, struct rd *body)
 {
     struct coordinator *c = k->coordinator;
-    struct trunk *t = &c->trunk;
+    struct round_tree *t = &c->tree;
     struct rdzv_request request;
     struct rdzv_state_info info;
     struct shared_buf *told = NULL;
@@ -564,7 +564,7 @@ static void on_gather(struct caller *k, struct rd *body)
 
 /* ------------------------------------------------------------------------------------- the tree */
 
-static void trunk_clear(struct trunk *t)
+static void round_tree_clear(struct round_tree *t)
 {
     rdzv_peers_fini(&t->nodes);
     map_fini(&t->ranks, NULL);
@@ -572,13 +572,12 @@ static void trunk_clear(struct trunk *t)
     t->host = -1;
 }
 
-/* A round begins. */
-static void trunk_grow(struct coordinator *c)
+static void round_tree_begin(struct coordinator *c)
 {
-    struct trunk *t = &c->trunk;
+    struct round_tree *t = &c->tree;
     struct rdzv_state_info info;
     rdzv_state_get_info(c->state, &info);
-    trunk_clear(t);
+    round_tree_clear(t);
     if (c->rules.tree_width <= 0 || info.nnodes <= c->rules.tree_width)
         return;
     map_init(&t->ranks);
@@ -597,7 +596,7 @@ static void trunk_grow(struct coordinator *c)
 static void place_in_tree(struct caller *k)
 {
     const struct coordinator *c = k->coordinator;
-    const struct trunk *t = &c->trunk;
+    const struct round_tree *t = &c->tree;
     struct rdzv_branch m = {.gen = t->nodes.gen, .peers = c->rules.elect};
     struct buf b = BUF_INIT;
     if (!t->nodes.n || generation_equal(k->branch, m.gen))
@@ -622,14 +621,14 @@ static void place_in_tree(struct caller *k)
 static bool comes_by_tree(struct caller *k, bool *below)
 {
     bool by_tree =
-        *below && !k->direct && generation_equal(k->branch, k->coordinator->trunk.nodes.gen);
+        *below && !k->direct && generation_equal(k->branch, k->coordinator->tree.nodes.gen);
     *below = false;
     return by_tree;
 }
 
 static void on_direct(struct caller *k, struct rd *body)
 {
-    const struct trunk *t = &k->coordinator->trunk;
+    const struct round_tree *t = &k->coordinator->tree;
     struct rdzv_direct m;
     if (!rdzv_get_direct(body, &m)) {
         coordinator_drop(k, "malformed message");
@@ -920,7 +919,7 @@ static void act(struct coordinator *c, const struct rdzv_action *a)
         broadcast_new_round(&c->broadcast);
         shared_buf_unref(c->gathered);
         c->gathered = NULL;
-        trunk_grow(c);
+        round_tree_begin(c);
         c->events.on_new_round(c->events.arg);
         break;
     case RDZV_ACT_TABLE:
@@ -1019,7 +1018,7 @@ struct coordinator *coordinator_new(struct link_hub *hub, struct beats *beats,
     c->free_slot = NO_SLOT;
     c->timer_at = UINT64_MAX;
     map_init(&c->addrs);
-    c->trunk.host = -1;
+    c->tree.host = -1;
     uvx_scope_init(&c->scope, hub->loop);
     uv_timer_init(hub->loop, &c->timer);
     uvx_own(&c->scope, &c->timer);
@@ -1091,7 +1090,7 @@ static void free_coordinator(void *arg)
         free(c->callers[i]);
     free(c->callers);
     map_fini(&c->addrs, NULL);
-    trunk_clear(&c->trunk);
+    round_tree_clear(&c->tree);
     pending_fini(&c->pending);
     broadcast_fini(&c->broadcast);
     allgather_fini(&c->allgather);

@@ -64,14 +64,7 @@ template <class Result> class operations
               class = std::enable_if_t<!std::is_convertible_v<B, const reduction &>>>
     Result all_reduce(const A &in, B &&out, const reduction &r = DLCOLL_SUM) const
     {
-        auto s = span_of(in);
-        auto d = span_of(out);
-        const dlcoll_opts o = options(in, out);
-        same_type(s, d);
-        same_size(s.size(), d.size());
-        return run(r, [&](dlcoll_work **w) {
-            return dlcoll_all_reduce(s.data(), d.data(), s.size(), type(d), r.op(), comm_, &o, w);
-        });
+        return reduce_by(dlcoll_all_reduce, in, out, r);
     }
 
     template <class B> Result broadcast(B &&x, int root) const
@@ -102,28 +95,14 @@ template <class Result> class operations
     template <class A, class B>
     Result scan(const A &in, B &&out, const reduction &r = DLCOLL_SUM) const
     {
-        auto s = span_of(in);
-        auto d = span_of(out);
-        const dlcoll_opts o = options(in, out);
-        same_type(s, d);
-        same_size(s.size(), d.size());
-        return run(r, [&](dlcoll_work **w) {
-            return dlcoll_scan(s.data(), d.data(), s.size(), type(d), r.op(), comm_, &o, w);
-        });
+        return reduce_by(dlcoll_scan, in, out, r);
     }
 
     /* Of the ranks before this one; on rank 0 `out` stays as it is. */
     template <class A, class B>
     Result exscan(const A &in, B &&out, const reduction &r = DLCOLL_SUM) const
     {
-        auto s = span_of(in);
-        auto d = span_of(out);
-        const dlcoll_opts o = options(in, out);
-        same_type(s, d);
-        same_size(s.size(), d.size());
-        return run(r, [&](dlcoll_work **w) {
-            return dlcoll_exscan(s.data(), d.data(), s.size(), type(d), r.op(), comm_, &o, w);
-        });
+        return reduce_by(dlcoll_exscan, in, out, r);
     }
 
     template <class A, class B> Result all_gather(const A &in, B &&out) const
@@ -412,6 +391,21 @@ template <class Result> class operations
     dlcoll_opts opts_;
 
   private:
+    /* As many elements come out as go in. */
+    template <class A, class B>
+    Result reduce_by(decltype(&dlcoll_all_reduce) call, const A &in, B &out,
+                     const reduction &r) const
+    {
+        auto s = span_of(in);
+        auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
+        same_type(s, d);
+        same_size(s.size(), d.size());
+        return run(r, [&](dlcoll_work **w) {
+            return call(s.data(), d.data(), s.size(), type(d), r.op(), comm_, &o, w);
+        });
+    }
+
     template <class T> static constexpr dlcoll_dtype type(const span<T> &)
     {
         return dtype_v<T>;

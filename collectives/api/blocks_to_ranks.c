@@ -87,7 +87,8 @@ struct edges {
     size_t n;
     const size_t *counts, *displs; /* NULL: all `count`, or one after the other */
     size_t count;
-    bool same; /* all edges have the same block */
+    bool same;         /* all edges have the same block */
+    bool needs_counts; /* the program must give them, if there are edges */
 };
 
 /* The same by rank, for all_to_all_v. With several edges between two ranks the buffer is packed, in
@@ -155,15 +156,14 @@ static const char *check_graph(const dlcoll_graph *given, dlcoll_graph *g)
     return NULL;
 }
 
-/* `out` and `in` lack what the graph has; `needs_...`: counts must be given. Inside the
- * communicator. */
+/* `out` and `in` lack what the graph has. Inside the communicator. */
 static int along_edges(struct coll_args *a, const dlcoll_graph *given, struct edges *out,
-                       struct edges *in, bool needs_out, bool needs_in)
+                       struct edges *in)
 {
     dlcoll_graph g;
     const char *bad = check_graph(given, &g);
-    if (!bad &&
-        ((needs_out && g.ndests && !out->counts) || (needs_in && g.nsources && !in->counts)))
+    if (!bad && ((out->needs_counts && g.ndests && !out->counts) ||
+                 (in->needs_counts && g.nsources && !in->counts)))
         bad = "counts is NULL";
     if (bad)
         return refuse(a, DLCOLL_EINVAL, bad);
@@ -203,13 +203,12 @@ static int along_edges(struct coll_args *a, const dlcoll_graph *given, struct ed
 }
 
 static int exchange(struct coll_args *a, const dlcoll_graph *graph, struct edges *out,
-                    struct edges *in, bool needs_out, bool needs_in)
+                    struct edges *in)
 {
     if (a->work)
         *a->work = NULL;
     int code = comm_enter(a->comm);
-    return code < 0 ? code
-                    : comm_leave(a->comm, along_edges(a, graph, out, in, needs_out, needs_in));
+    return code < 0 ? code : comm_leave(a->comm, along_edges(a, graph, out, in));
 }
 
 int dlcoll_neighbor_all_gather(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
@@ -224,7 +223,7 @@ int dlcoll_neighbor_all_gather(const void *send, void *recv, size_t count, dlcol
                                         .comm = comm,
                                         .opts = opts,
                                         .work = work},
-                    graph, &out, &in, false, false);
+                    graph, &out, &in);
 }
 
 int dlcoll_neighbor_all_gather_v(const void *send, size_t send_count, void *recv,
@@ -233,7 +232,7 @@ int dlcoll_neighbor_all_gather_v(const void *send, size_t send_count, void *recv
                                  const dlcoll_opts *opts, dlcoll_work **work)
 {
     struct edges out = {.count = send_count, .same = true};
-    struct edges in = {.counts = recv_counts, .displs = recv_displs};
+    struct edges in = {.counts = recv_counts, .displs = recv_displs, .needs_counts = true};
     return exchange(&(struct coll_args){.called = CALL_NEIGHBOR_ALL_GATHER,
                                         .send = send,
                                         .recv = recv,
@@ -241,7 +240,7 @@ int dlcoll_neighbor_all_gather_v(const void *send, size_t send_count, void *recv
                                         .comm = comm,
                                         .opts = opts,
                                         .work = work},
-                    graph, &out, &in, false, true);
+                    graph, &out, &in);
 }
 
 int dlcoll_neighbor_all_to_all(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
@@ -256,7 +255,7 @@ int dlcoll_neighbor_all_to_all(const void *send, void *recv, size_t count, dlcol
                                         .comm = comm,
                                         .opts = opts,
                                         .work = work},
-                    graph, &out, &in, false, false);
+                    graph, &out, &in);
 }
 
 int dlcoll_neighbor_all_to_all_v(const void *send, const size_t *send_counts,
@@ -265,8 +264,8 @@ int dlcoll_neighbor_all_to_all_v(const void *send, const size_t *send_counts,
                                  const dlcoll_graph *graph, dlcoll_comm *comm,
                                  const dlcoll_opts *opts, dlcoll_work **work)
 {
-    struct edges out = {.counts = send_counts, .displs = send_displs};
-    struct edges in = {.counts = recv_counts, .displs = recv_displs};
+    struct edges out = {.counts = send_counts, .displs = send_displs, .needs_counts = true};
+    struct edges in = {.counts = recv_counts, .displs = recv_displs, .needs_counts = true};
     return exchange(&(struct coll_args){.called = CALL_NEIGHBOR_ALL_TO_ALL,
                                         .send = send,
                                         .recv = recv,
@@ -274,5 +273,5 @@ int dlcoll_neighbor_all_to_all_v(const void *send, const size_t *send_counts,
                                         .comm = comm,
                                         .opts = opts,
                                         .work = work},
-                    graph, &out, &in, true, true);
+                    graph, &out, &in);
 }

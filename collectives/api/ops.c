@@ -5,10 +5,26 @@
 #include "collectives/p2p/p2p.h"
 #include "collectives/nccl/nccl.h"
 
-int dlcoll_broadcast(const void *send, void *recv, size_t count, dlcoll_dtype dtype, int root,
-                     dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
+static int invoke_reduction(enum call_kind kind, const void *send, void *recv, size_t count,
+                            dlcoll_dtype dtype, dlcoll_op op, dlcoll_comm *comm,
+                            const dlcoll_opts *opts, dlcoll_work **work)
 {
-    return coll_invoke(&(struct coll_args){.kind = CALL_BROADCAST,
+    return coll_invoke(&(struct coll_args){.kind = kind,
+                                           .send = send,
+                                           .recv = recv,
+                                           .count = count,
+                                           .dtype = dtype,
+                                           .op = op,
+                                           .comm = comm,
+                                           .opts = opts,
+                                           .work = work});
+}
+
+static int invoke_rooted(enum call_kind kind, const void *send, void *recv, size_t count,
+                         dlcoll_dtype dtype, int root, dlcoll_comm *comm, const dlcoll_opts *opts,
+                         dlcoll_work **work)
+{
+    return coll_invoke(&(struct coll_args){.kind = kind,
                                            .send = send,
                                            .recv = recv,
                                            .count = count,
@@ -17,6 +33,12 @@ int dlcoll_broadcast(const void *send, void *recv, size_t count, dlcoll_dtype dt
                                            .comm = comm,
                                            .opts = opts,
                                            .work = work});
+}
+
+int dlcoll_broadcast(const void *send, void *recv, size_t count, dlcoll_dtype dtype, int root,
+                     dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
+{
+    return invoke_rooted(CALL_BROADCAST, send, recv, count, dtype, root, comm, opts, work);
 }
 
 int dlcoll_reduce(const void *send, void *recv, size_t count, dlcoll_dtype dtype, dlcoll_op op,
@@ -37,29 +59,13 @@ int dlcoll_reduce(const void *send, void *recv, size_t count, dlcoll_dtype dtype
 int dlcoll_all_reduce(const void *send, void *recv, size_t count, dlcoll_dtype dtype, dlcoll_op op,
                       dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
-    return coll_invoke(&(struct coll_args){.kind = CALL_ALL_REDUCE,
-                                           .send = send,
-                                           .recv = recv,
-                                           .count = count,
-                                           .dtype = dtype,
-                                           .op = op,
-                                           .comm = comm,
-                                           .opts = opts,
-                                           .work = work});
+    return invoke_reduction(CALL_ALL_REDUCE, send, recv, count, dtype, op, comm, opts, work);
 }
 
 int dlcoll_gather(const void *send, void *recv, size_t count, dlcoll_dtype dtype, int root,
                   dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
-    return coll_invoke(&(struct coll_args){.kind = CALL_GATHER,
-                                           .send = send,
-                                           .recv = recv,
-                                           .count = count,
-                                           .dtype = dtype,
-                                           .root = root,
-                                           .comm = comm,
-                                           .opts = opts,
-                                           .work = work});
+    return invoke_rooted(CALL_GATHER, send, recv, count, dtype, root, comm, opts, work);
 }
 
 int dlcoll_gather_v(const void *send, size_t send_count, void *recv, const size_t *recv_counts,
@@ -112,15 +118,7 @@ int dlcoll_all_gather_v(const void *send, void *recv, const size_t *counts, cons
 int dlcoll_scatter(const void *send, void *recv, size_t count, dlcoll_dtype dtype, int root,
                    dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
-    return coll_invoke(&(struct coll_args){.kind = CALL_SCATTER,
-                                           .send = send,
-                                           .recv = recv,
-                                           .count = count,
-                                           .dtype = dtype,
-                                           .root = root,
-                                           .comm = comm,
-                                           .opts = opts,
-                                           .work = work});
+    return invoke_rooted(CALL_SCATTER, send, recv, count, dtype, root, comm, opts, work);
 }
 
 int dlcoll_scatter_v(const void *send, const size_t *send_counts, const size_t *send_displs,
@@ -145,15 +143,7 @@ int dlcoll_reduce_scatter(const void *send, void *recv, size_t count, dlcoll_dty
                           dlcoll_op op, dlcoll_comm *comm, const dlcoll_opts *opts,
                           dlcoll_work **work)
 {
-    return coll_invoke(&(struct coll_args){.kind = CALL_REDUCE_SCATTER,
-                                           .send = send,
-                                           .recv = recv,
-                                           .count = count,
-                                           .dtype = dtype,
-                                           .op = op,
-                                           .comm = comm,
-                                           .opts = opts,
-                                           .work = work});
+    return invoke_reduction(CALL_REDUCE_SCATTER, send, recv, count, dtype, op, comm, opts, work);
 }
 
 int dlcoll_reduce_scatter_v(const void *send, void *recv, const size_t *counts, dlcoll_dtype dtype,
@@ -206,29 +196,13 @@ int dlcoll_all_to_all_v(const void *send, const size_t *send_counts, const size_
 int dlcoll_scan(const void *send, void *recv, size_t count, dlcoll_dtype dtype, dlcoll_op op,
                 dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
-    return coll_invoke(&(struct coll_args){.kind = CALL_SCAN,
-                                           .send = send,
-                                           .recv = recv,
-                                           .count = count,
-                                           .dtype = dtype,
-                                           .op = op,
-                                           .comm = comm,
-                                           .opts = opts,
-                                           .work = work});
+    return invoke_reduction(CALL_SCAN, send, recv, count, dtype, op, comm, opts, work);
 }
 
 int dlcoll_exscan(const void *send, void *recv, size_t count, dlcoll_dtype dtype, dlcoll_op op,
                   dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
-    return coll_invoke(&(struct coll_args){.kind = CALL_EXSCAN,
-                                           .send = send,
-                                           .recv = recv,
-                                           .count = count,
-                                           .dtype = dtype,
-                                           .op = op,
-                                           .comm = comm,
-                                           .opts = opts,
-                                           .work = work});
+    return invoke_reduction(CALL_EXSCAN, send, recv, count, dtype, op, comm, opts, work);
 }
 
 int dlcoll_barrier(dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)

@@ -197,44 +197,35 @@ class Comm:
         other._flags, other._owner = 1, self
         return other
 
+    def _reduce(self, function, x, op, out, wait, timeout, *root):
+        out = x if out is None else out
+        _check_sizes(x, out)
+        work = self._call(function, _data(x), _data(out, True), c_size_t(x.size), _dtype(x), _op(op, x), *root,
+                          arrays=(x, out), wait=wait, timeout=timeout)
+        return work or out
+
     # Each operation returns the array with the result or, with wait=False, a Work. timeout is in seconds (None:
     # the communicator's).
 
     def all_reduce(self, x: np.ndarray, op: Op = "sum", out: Optional[np.ndarray] = None, wait: bool = True,
                    timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
         """out[i] = x[i] of all ranks, reduced by `op`. out defaults to x."""
-        out = x if out is None else out
-        _check_sizes(x, out)
-        work = self._call(lib.dlcoll_all_reduce, _data(x), _data(out, True), c_size_t(x.size), _dtype(x), _op(op, x),
-                          arrays=(x, out), wait=wait, timeout=timeout)
-        return work or out
+        return self._reduce(lib.dlcoll_all_reduce, x, op, out, wait, timeout)
 
     def reduce(self, x: np.ndarray, root: int = 0, op: Op = "sum", out: Optional[np.ndarray] = None,
                wait: bool = True, timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
         """As all_reduce, with the result on rank `root` only."""
-        out = x if out is None else out
-        _check_sizes(x, out)
-        work = self._call(lib.dlcoll_reduce, _data(x), _data(out, True), c_size_t(x.size), _dtype(x), _op(op, x), root,
-                          arrays=(x, out), wait=wait, timeout=timeout)
-        return work or out
+        return self._reduce(lib.dlcoll_reduce, x, op, out, wait, timeout, root)
 
     def scan(self, x: np.ndarray, op: Op = "sum", out: Optional[np.ndarray] = None, wait: bool = True,
              timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
         """out[i] = x[i] of ranks 0 to this one, reduced in their order. out defaults to x."""
-        out = x if out is None else out
-        _check_sizes(x, out)
-        work = self._call(lib.dlcoll_scan, _data(x), _data(out, True), c_size_t(x.size), _dtype(x), _op(op, x),
-                          arrays=(x, out), wait=wait, timeout=timeout)
-        return work or out
+        return self._reduce(lib.dlcoll_scan, x, op, out, wait, timeout)
 
     def exscan(self, x: np.ndarray, op: Op = "sum", out: Optional[np.ndarray] = None, wait: bool = True,
                timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
         """As scan, without this rank's own x; on rank 0 `out` stays as it is."""
-        out = x if out is None else out
-        _check_sizes(x, out)
-        work = self._call(lib.dlcoll_exscan, _data(x), _data(out, True), c_size_t(x.size), _dtype(x), _op(op, x),
-                          arrays=(x, out), wait=wait, timeout=timeout)
-        return work or out
+        return self._reduce(lib.dlcoll_exscan, x, op, out, wait, timeout)
 
     def broadcast(self, x: np.ndarray, root: int = 0, wait: bool = True,
                   timeout: Optional[float] = None) -> Union[np.ndarray, Work]:

@@ -250,11 +250,11 @@ typedef struct dlcoll_opts {
     int64_t timeout_ms; /* 0: the communicator's; negative: none */
     void *stream; /* a cudaStream_t: the buffers are device memory, and the operation is enqueued on
                      it; NULL: see "device memory" below */
-    /* Of `send` and `recv` of a collective operation on host memory; NULL: one element after the
-     * other. A layout has as many elements as the operation has in that buffer. The library copies
-     * them to memory of its own and back; what lies between the blocks of recv stays as it is.
-     * Where blocks of recv overlap, the later one remains. send and recv may overlap. Read until
-     * the call returns. */
+    /* Where the elements lie in `send` and `recv` of a collective operation on host memory; NULL:
+     * one after the other. A layout has as many elements as the operation has in that buffer. The
+     * library copies them to memory of its own and back; what lies between the blocks of recv stays
+     * as it is. Where blocks of recv overlap, the later one remains. send and recv may overlap.
+     * Read until the call returns. */
     const dlcoll_layout *send_layout, *recv_layout;
     uint32_t flags; /* DLCOLL_PERSISTENT */
     uint32_t unused;
@@ -442,9 +442,9 @@ DLCOLL_API int dlcoll_comm_new_group(dlcoll_comm *comm, const int *ranks, int n,
 DLCOLL_API int dlcoll_comm_dup(dlcoll_comm *comm, dlcoll_comm **group,
                                const dlcoll_group_opts *opts, dlcoll_work **work);
 
-/* The same with a handle, in the order of the operations of `comm`. *group is NULL until the handle
- * is complete, and must be there as long. The list is read until the call returns. DLCOLL_ENOSUP
- * once `comm` is used on device memory. */
+/* dlcoll_comm_split() and dlcoll_comm_new_group() with a handle, in the order of the operations of
+ * `comm`. *group is NULL until the handle is complete, and must be there as long. The list is read
+ * until the call returns. DLCOLL_ENOSUP once `comm` is used on device memory. */
 DLCOLL_API int dlcoll_comm_split_async(dlcoll_comm *comm, int color, int key, dlcoll_comm **group,
                                        const dlcoll_group_opts *opts, dlcoll_work **work);
 DLCOLL_API int dlcoll_comm_new_group_async(dlcoll_comm *comm, const int *ranks, int n,
@@ -512,8 +512,8 @@ DLCOLL_API int dlcoll_scan(const void *send, void *recv, size_t count, dlcoll_dt
                            dlcoll_op op, dlcoll_comm *comm, const dlcoll_opts *opts,
                            dlcoll_work **work);
 
-/* The same without this rank's own data. On rank 0, before which there is none, recv stays as it
- * is, and may be NULL. */
+/* dlcoll_scan() without this rank's own data. On rank 0, before which there is none, recv stays as
+ * it is, and may be NULL. */
 DLCOLL_API int dlcoll_exscan(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
                              dlcoll_op op, dlcoll_comm *comm, const dlcoll_opts *opts,
                              dlcoll_work **work);
@@ -580,8 +580,9 @@ DLCOLL_API int dlcoll_all_to_all_v(const void *send, const size_t *send_counts,
                                    const size_t *recv_displs, dlcoll_dtype dtype, dlcoll_comm *comm,
                                    const dlcoll_opts *opts, dlcoll_work **work);
 
-/* The same with a type for each block: send_types[i] of what goes to rank i, recv_types[i] of what
- * comes from it. Displacements are in bytes. Ranks compare the bytes of each block, not its type.
+/* dlcoll_all_to_all_v() with a type for each block: send_types[i] of what goes to rank i,
+ * recv_types[i] of what comes from it. Displacements are in bytes. Ranks compare the bytes of each
+ * block, not its type.
  */
 DLCOLL_API int dlcoll_all_to_all_w(const void *send, const size_t *send_counts,
                                    const size_t *send_displs, const dlcoll_dtype *send_types,

@@ -98,7 +98,7 @@ template <class Result> class operations
         return reduce_by(dlcoll_scan, in, out, r);
     }
 
-    /* Of the ranks before this one; on rank 0 `out` stays as it is. */
+    /* `in` of the ranks before this one, likewise; on rank 0 `out` stays as it is. */
     template <class A, class B>
     Result exscan(const A &in, B &&out, const reduction &r = DLCOLL_SUM) const
     {
@@ -643,7 +643,7 @@ template <class T> class buffer
 
 class comm;
 
-/* What comm's functions with _async make. At its end it waits until that is there. */
+/* The result of one of comm's functions with _async. Its destructor waits for completion. */
 template <class T> class future
 {
     using raw = std::conditional_t<std::is_same_v<T, comm>, dlcoll_comm *, dlcoll_bytes *>;
@@ -847,14 +847,14 @@ class comm : public operations<void>
               comm_);
         return comm(group);
     }
-    /* Of all ranks. */
+    /* A group of all ranks. */
     comm dup() const
     {
         dlcoll_comm *group;
         check(dlcoll_comm_dup(comm_, &group, nullptr, nullptr), comm_);
         return comm(group);
     }
-    /* The same by handle. */
+    /* Groups by handle. */
     future<comm> split_async(int color, int key = 0) const
     {
         return begin<comm, dlcoll_comm *>([&](dlcoll_comm **group, dlcoll_work **w) {

@@ -251,7 +251,7 @@ template <class T> struct view_test<view<T>> : std::true_type {
 template <class B> inline constexpr bool is_view = view_test<std::decay_t<B>>::value;
 } // namespace detail
 
-/* Of the elements from the `first` of a buffer on. */
+/* Blocks of `length` elements, `stride` apart, of a buffer from element `first` on. */
 template <class B>
 auto strided(B &&b, std::size_t blocks, std::size_t length, std::size_t stride,
              std::size_t first = 0)

@@ -91,8 +91,8 @@ struct edges {
     bool needs_counts; /* the program must give them, if there are edges */
 };
 
-/* The same by rank, for all_to_all_v. With several edges between two ranks the buffer is packed, in
- * the order of `layout`. */
+/* The blocks of each rank together, for all_to_all_v. With several edges between two ranks the
+ * buffer is packed, in the order of `layout`. */
 struct by_rank {
     size_t *counts, *displs;
     dlcoll_layout layout;

@@ -197,7 +197,7 @@ static int at_once(dlcoll_comm *c, struct coll_call *call)
     return code;
 }
 
-/* The same on every rank, whether or not it comes to anything. */
+/* Every rank gives the call the same number, even if the call moves no data. */
 static void coll_number(dlcoll_comm *c, struct coll_call *call)
 {
     call->seq = ++c->seq;

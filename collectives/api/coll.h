@@ -8,7 +8,7 @@
 /* A whole public call: enters the communicator, checks, carries out or queues, leaves. */
 int coll_invoke(struct coll_args *a);
 
-/* The same inside the communicator. */
+/* coll_invoke() for a caller that has entered the communicator. */
 int coll_check_and_perform(struct coll_args *a);
 
 /* An operation whose call is filled in, inside the communicator: numbers it and carries it out, or

@@ -88,9 +88,10 @@ struct coll_call {
     bool device;  /* buffers are device memory: nccl/nccl.h */
     void *stream; /* then: where it is enqueued; NULL: on one of ours */
 
-    /* What carries the call out, if not a provider: as a provider's `run`, or `settled` is the
-     * public code of a failure that the communicator's last error describes already. A queued call
-     * has a copy of the task_bytes at task_arg. It takes `more` numbers beside its own. */
+    /* A function that carries the call out instead of a provider: it returns what a provider's
+     * `run` does, or `settled` is the public code of a failure that the communicator's last error
+     * describes already. A queued call has a copy of the task_bytes at task_arg. The call takes
+     * `more` numbers beside its own. */
     int (*task)(struct coll_call *c);
     const void *task_arg;
     size_t task_bytes;

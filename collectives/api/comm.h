@@ -172,7 +172,7 @@ bool comm_has_exited(const dlcoll_comm *c, int rank);
  * Returns the public code. (failure.c) */
 int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call);
 
-/* This rank's tasks look at what they wait for. Any thread. */
+/* Makes this rank's tasks check what they wait for. Any thread. */
 void comm_ring(const dlcoll_comm *c);
 
 /* A call of that kind on c has failed because the group that it makes has failed: c fails too.

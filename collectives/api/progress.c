@@ -55,7 +55,7 @@ static bool collect(void)
     return task_collect_all() || rung;
 }
 
-/* What nobody tells the thread. Under the lock. */
+/* Checks for connections and exited processes, which do not ring. Under the lock. */
 static void tick(uint64_t now)
 {
     struct err e = ERR_INIT;
@@ -97,7 +97,7 @@ static void listen_to(struct job *job)
         (void)task_watch(fds[i].fd, fds[i].events);
 }
 
-/* Whoever rings from now on wakes the thread. Under the lock. */
+/* Every ring from now on wakes the thread. Under the lock. */
 static void announce(bool in_poll)
 {
     g.in_poll = in_poll;
@@ -127,8 +127,8 @@ static void awake(void)
     task_sleeps_in_poll(false);
 }
 
-/* What the thread sleeps on. Returns their number; 0: something has rung already. Under the lock.
- */
+/* Fills in the words that the thread sleeps on. Returns their number; 0: something has rung
+ * already. Under the lock. */
 static int find_words(struct wait_word *words, uint64_t *timeout_ns)
 {
     struct bell *own = task_own_bell();

@@ -43,7 +43,7 @@ bool task_inside(void);
 
 /* ------------------------------------------------------------------------------------ in a task */
 
-/* What rings for it. */
+/* The slot of the task that runs. */
 uint32_t task_slot(void);
 /* Returns when it is rung for, or after timeout_ns (UINT64_MAX: without an end); may return early.
  */

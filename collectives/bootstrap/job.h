@@ -55,7 +55,7 @@ void job_lacks_memory(struct job *j);
 /* Takes the bells of the node's n ranks, mapped memory; at[r] is the place of rank r of the world
  * among them, or -1. Unmaps them at the end. -ENOMEM: the mapping is the caller's. */
 int job_take_bells(struct job *j, struct bell *bells, size_t n, const int *at);
-/* That of a rank of the world; NULL: it is on another node, or has none. */
+/* The bell of a rank of the world; NULL: the rank is on another node, or has none. */
 struct bell *job_bell(const struct job *j, int rank);
 
 /* The launcher's word that is not 0 when all must stop; without one, a word that stays 0. */

@@ -25,7 +25,7 @@ void build_scan_doubling(struct schedule *s, const struct coll *c)
     schedule_end_step(s);
 }
 
-/* The same, beside the sum without the rank's own data. */
+/* Doubling that also keeps the sum without the rank's own data, which is the result. */
 void build_exscan_doubling(struct schedule *s, const struct coll *c)
 {
     size_t len = c->count * c->elem;
@@ -71,8 +71,8 @@ void build_scan_chain(struct schedule *s, const struct coll *c)
     }
 }
 
-/* What arrives is this rank's result; in the next step the rank's own data is added, and in the
- * one after that the sum is sent on. */
+/* The sum that arrives is this rank's result; in the next step the rank's own data is added, and in
+ * the one after that the sum is sent on. */
 void build_exscan_chain(struct schedule *s, const struct coll *c)
 {
     size_t segments = pieces_of(c->count * c->elem, SEGMENT);

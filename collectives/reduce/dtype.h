@@ -25,12 +25,13 @@ struct dtype {
 /* NULL: there is no such type, or no memory for one of the program's. */
 const struct dtype *dtype_get(int dtype);
 
-/* What op signatures have of the program's types, whatever their size; of others they have the
+/* The code of the program's types in op signatures, whatever their size; other types have their
  * value. */
 enum { DTYPE_CODE_BYTES = 62 };
 const char *dtype_code_name(int code); /* "f32"; NULL: unknown */
 
-/* Of an element: for those of the program's as malloc() would align memory of that size. */
+/* The alignment of an element; one of the program's is aligned as malloc() would align memory of
+ * its size. */
 static inline size_t dtype_alignment(const struct dtype *type)
 {
     enum { MOST = 16 };

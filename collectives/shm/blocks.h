@@ -5,7 +5,8 @@
 #include "collectives/api/coll_call.h"
 #include "collectives/shm/shm.h"
 
-/* Of what reductions divide: whole elements, and whole cache lines where elements fill these. */
+/* The bytes by which reductions divide buffers: whole elements, and whole cache lines where
+ * elements fill these. */
 static inline size_t blocks_unit(size_t elem)
 {
     return 64 % elem ? elem : 64;

@@ -34,7 +34,7 @@ uint32_t ring_prepare_sleep(struct dlcoll_comm *comm);
 const _Atomic uint32_t *ring_doorbell(struct dlcoll_comm *comm);
 void ring_end_sleep(struct dlcoll_comm *comm);
 void ring_wake_own(struct dlcoll_comm *comm); /* wakes the sleeping threads of this rank */
-/* The same for a task, which parks instead and is rung for. */
+/* ring_prepare_sleep() and ring_end_sleep() for a task, which parks and is rung for. */
 void ring_prepare_park(struct dlcoll_comm *comm);
 void ring_end_park(struct dlcoll_comm *comm);
 bool ring_has_bell(const struct dlcoll_comm *comm); /* else nobody rings */

@@ -118,7 +118,7 @@ static size_t wrong_all_reduce(const struct perf_call *c, const struct perf_data
     return perf_wrong_reduced(d, c->recv, 0, c->count);
 }
 
-/* Its data is that of fewer ranks. */
+/* Checks a result of the first `ranks` ranks only. */
 static size_t wrong_of(const struct perf_call *c, const struct perf_data *d, int ranks)
 {
     struct perf_data some = *d;

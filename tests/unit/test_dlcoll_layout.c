@@ -22,7 +22,7 @@ static uint64_t draw(int k, int a, int b)
 #define HOLDS(fact, k, what) \
     EXPECT(fact, "seed %llu, round %d: %s: %s", (unsigned long long)g_rounds_seed, k, what, why(c))
 
-/* What rank `from` sends to `to` as its block number `edge`, byte i. */
+/* Byte i of block number `edge` that rank `from` sends to `to`. */
 static uint8_t sent(int k, int from, int to, size_t edge, size_t i)
 {
     return (uint8_t)(draw(k, from * 64 + to, (int)edge) + i * 7);

@@ -41,7 +41,7 @@ static const int g_numbers[] = {DLCOLL_SUM, DLCOLL_MAX, DLCOLL_MIN, DLCOLL_AVG};
 static const int g_integers[] = {DLCOLL_SUM,  DLCOLL_PROD, DLCOLL_MAX,  DLCOLL_MIN, DLCOLL_AVG,
                                  DLCOLL_BAND, DLCOLL_BXOR, DLCOLL_LAND, DLCOLL_LOR, DLCOLL_LXOR};
 
-/* The same on every rank. */
+/* Every rank draws the same round. */
 static struct round draw_round(int k)
 {
     uint64_t d = cross_mix(g_rounds_seed + (uint64_t)k);
@@ -83,7 +83,7 @@ static void fill(const struct round *r, int rank, int k, uint8_t *to)
     }
 }
 
-/* What ranks 0 to n - 1 make, by one reduction of two after the other. */
+/* The result of ranks 0 to n - 1, by one reduction of two after the other. */
 static void reference(const struct round *r, dlcoll_op op, int n, int k, uint8_t *want,
                       uint8_t *room)
 {

@@ -208,7 +208,7 @@ static void expect_reduced(const struct step *s, int n, size_t first, size_t cou
 /* ---------------------------------------------------------------------------------------- counts
  */
 
-/* Of the part that goes from one rank to another, by numbers in the group. */
+/* The count of the part that goes from one rank to another; ranks are of the group. */
 static size_t part(const struct step *s, int from, int to)
 {
     uint64_t d = draw(s->key, 5000 + (uint64_t)(from * MOST + to));
@@ -244,7 +244,7 @@ static bool can_be_in_place(int kind)
            kind == COALESCED;
 }
 
-/* The same on every rank of the group, but for whether it is in place and by handle. */
+/* Every rank of the group draws the same step, but for whether it is in place and by handle. */
 static struct step *draw_step(struct group *g, uint64_t key)
 {
     struct step *s = xcalloc(1, sizeof(*s));

@@ -137,14 +137,14 @@ class Work:
 
 
 class Future(Work):
-    """What split(), group(), dup() or exchange() make with wait=False; result() waits for it."""
+    """The work handle of split(), group(), dup() or exchange() with wait=False; result() waits for what it makes."""
 
     def __init__(self, handle: c_void_p, comm: "Comm", made, finish, arrays: Sequence[np.ndarray] = ()):
         super().__init__(handle, comm, arrays)
         self._made, self._finish = made, finish
 
     def result(self):
-        """What is made; an Error if it could not be."""
+        """The communicator, or the list of bytes, once it is made; raises an Error if it could not be made."""
         self.wait()
         made, self._finish = self._finish(self._made), lambda _: made
         return made
@@ -192,7 +192,7 @@ class Comm:
         return None if wait else Work(work, self._owner or self, arrays)
 
     def persistent(self) -> "Comm":
-        """This communicator, but its operations only return a Work, whose start() begins them, again and again."""
+        """A view of this communicator whose operations only return a Work; its start() begins them, again and again."""
         other = copy.copy(self)
         other._flags, other._owner = 1, self
         return other

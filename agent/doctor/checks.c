@@ -658,6 +658,12 @@ static void check_same_program(struct examined *x)
     free(content);
 }
 
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 /* The median of a number that the nodes have there; negative: less than two have it. */
 static double median_of(const json_t *nodes, double (*get)(const json_t *node, const char *path),
                         const char *path)
@@ -668,14 +674,10 @@ static double median_of(const json_t *nodes, double (*get)(const json_t *node, c
     json_array_foreach(nodes, i, node)
     {
         double v = get(node, path);
-        size_t k = n;
-        if (v <= 0)
-            continue;
-        for (; k > 0 && all[k - 1] > v; k--)
-            all[k] = all[k - 1];
-        all[k] = v;
-        n++;
+        if (v > 0)
+            all[n++] = v;
     }
+    qsort(all, n, sizeof(*all), compare_doubles);
     if (n > 1)
         m = all[n / 2]; /* the upper one of two: whoever has less is named */
     free(all);
@@ -772,19 +774,17 @@ static void check_sizes(struct examined *x)
     }
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* If two nodes differ, either clock may be wrong: the problem names the second node. */
 static void check_clock(struct examined *x)
 {
     json_t *node;
-    size_t i, n = json_array_size(x->nodes);
-    double *all = xcalloc(n + 1, sizeof(*all)), usual;
-    json_array_foreach(x->nodes, i, node) all[i] = number(node, "clock_s");
+    size_t i, n = 0;
+    double *all = xcalloc(json_array_size(x->nodes) + 1, sizeof(*all)), usual;
+    json_array_foreach(x->nodes, i, node)
+    {
+        if (at(node, "clock_s"))
+            all[n++] = number(node, "clock_s");
+    }
     qsort(all, n, sizeof(*all), compare_doubles);
     usual = n > 2 ? all[n / 2] : 0;
     free(all);

@@ -251,6 +251,32 @@ START_TEST(equal_problems_are_one_line)
 }
 END_TEST
 
+/* Nodes whose clock is not known do not count: the leader's clock, from which the others' are
+ * measured, is the wrong one here. */
+START_TEST(the_clock_of_the_leader)
+{
+    json_t *nodes = make_nodes(5), *pairs = make_pairs(5);
+    struct problems all = {0};
+    int named = 0;
+    for (size_t i = 1; i < 5; i++) {
+        plant(json_array_get(nodes, i), "clock_s", i < 3 ? "5.0" : "");
+        if (i >= 3)
+            plant(json_array_get(nodes, i), "missing", "'no answer'");
+    }
+    checks_of_job(nodes, pairs, &all);
+    for (size_t i = 0; i < all.n; i++) {
+        if (strcmp(all.p[i].check, "clock") == 0) {
+            ck_assert_int_eq(all.p[i].node, 0);
+            named++;
+        }
+    }
+    ck_assert_int_eq(named, 1);
+    problems_fini(&all);
+    json_decref(nodes);
+    json_decref(pairs);
+}
+END_TEST
+
 /* Facts without a meaning for the job are not reported: limits that suffice, InfiniBand that is not
  * there, JSON of a node check that says nothing. */
 START_TEST(what_does_no_harm_is_no_problem)
@@ -571,6 +597,7 @@ static Suite *suite(void)
     tcase_add_test(tc, healthy_nodes_are_clean);
     tcase_add_loop_test(tc, a_fault_is_named_with_node_and_remedy, 0, ARRAY_LEN(faults));
     tcase_add_test(tc, equal_problems_are_one_line);
+    tcase_add_test(tc, the_clock_of_the_leader);
     tcase_add_test(tc, what_does_no_harm_is_no_problem);
     tc = test_case(s, "paths", 30);
     tcase_add_test(tc, slow_nodes_and_slow_paths);

@@ -11,12 +11,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "lib"))
-from facts import sanitizer  # noqa: E402
+from facts import sanitizer, wait_for  # noqa: E402
 
 BUILD = os.path.abspath(os.environ.get("BUILD", os.path.join(HERE, "../../build")))
 DLAUNCH = BUILD + "/dlaunch"
@@ -95,16 +94,6 @@ def main():
 if __name__ == "__main__":
     main()
 '''
-
-
-def wait_for(what, fact):
-    end = time.monotonic() + LIMIT_S
-    while time.monotonic() < end:
-        found = fact()
-        if found:
-            return found
-        time.sleep(0.005)
-    raise AssertionError(f"not within {LIMIT_S} s: {what}")
 
 
 class Job:

@@ -1027,7 +1027,7 @@ static int prepare_round(struct agent *a, struct err *e)
     return log_dir_attempt(&a->log_dir, a->ctx.restart_count, a->job->nproc, e);
 }
 
-/* At once, or when a warm interpreter is ready. */
+/* Starts the workers of the round, at once or when a warm interpreter is ready. */
 static void start_workers(struct agent *a)
 {
     const struct rank_table *table = a->ctx.table;

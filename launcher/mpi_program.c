@@ -65,7 +65,7 @@ static bool read_at(int fd, void *out, size_t n, uint64_t at)
     return pread(fd, out, n, (off_t)at) == (ssize_t)n;
 }
 
-/* Where the file has the byte that the program has at this address. */
+/* The offset in the file of what the program has at this address. */
 static bool offset_of(const ElfW(Phdr) * ph, int n, uint64_t addr, uint64_t *out)
 {
     for (int i = 0; i < n; i++) {

@@ -221,7 +221,7 @@ struct rdzv_gathered {
     struct rd values; /* nnodes times u32 length and bytes; checked, borrowed from the message */
 };
 
-/* Where a node's parent in the tree listens. */
+/* The parent of a node in the tree, and where it listens. */
 struct rdzv_branch {
     struct generation gen;
     bool peers; /* PEERS and TABLE come from the parent; otherwise TABLE only */

@@ -36,7 +36,7 @@ struct branch_events {
     /* PEERS or TABLE came from the parent. */
     void (*on_message)(void *arg, uint8_t type, struct rd body);
     void (*on_request)(void *arg, const struct rdzv_request *r);
-    /* To the coordinator; takes the content. */
+    /* Sends a frame to the coordinator; takes the content. */
     void (*on_send)(void *arg, struct buf *frame);
 };
 

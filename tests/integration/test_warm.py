@@ -432,7 +432,8 @@ def first_round(folder):
 
 
 def first_round_does_not_wait(folder):
-    """For another package, which may read the rank; the interpreter's imports last until a file is there."""
+    """The first workers do not wait for imports of another package, which may read the rank; these last until a file is
+    there."""
     blocks = "import os, time\nwhile 'dlaunch' in os.readlink('/proc/self/fd/1') + open('/proc/self/cmdline').read() " \
              f"and not os.path.exists('{folder}/go'): time.sleep(0.005)\n"
     env = with_torch(folder, blocks, more="import other\n")

@@ -139,7 +139,7 @@ def several_jobs_on_a_node(c):
 
 
 def workers_for_the_cpus_of_the_task(c):
-    """Not for those of the node."""
+    """--nproc_per_node cpu counts the CPUs of the task, not those of the node."""
     workers = "dlaunch --nproc_per_node cpu " + SHOW
     for line in (f"{STEP} -c1 {workers}", f"salloc -Q -N2 -c1 dlaunch -N2 {workers[8:]}"):
         c.type(line).ended(0).expect("--nproc_per_node cpu: 1 CPU\n", "err").says("RANK=0", "RANK=1")

@@ -207,7 +207,7 @@ START_TEST(eight_nodes)
 }
 END_TEST
 
-/* As many nodes as the tree is wide: nothing but the messages of before. */
+/* A round of as many nodes as the tree is wide has no tree. */
 START_TEST(no_tree)
 {
     configure(3, 3);

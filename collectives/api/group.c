@@ -95,7 +95,7 @@ static int by_key(const void *a, const void *b)
     return x->key != y->key ? (x->key < y->key ? -1 : 1) : x->rank - y->rank;
 }
 
-/* The arguments of a split, of a group from a list, or of a dup. */
+/* The arguments of a split, or of a group of listed ranks. */
 struct group_task {
     dlcoll_comm **group;
     enum call_kind kind;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "collectives/dlcoll.h"
+#include "core/clock.h"
 #include "tests/lib/ranks.h"
 
 enum { RANKS = 5, TURNS = 40, N = 300 };
@@ -103,8 +104,8 @@ static void refusals(struct ranks *j, int rank)
     dlcoll_comm *c = comm_start();
     int32_t x = rank, y;
     dlcoll_opts o = DLCOLL_OPTS_INIT;
-    dlcoll_work *w, *once, *bytes;
-    (void)j, (void)bytes;
+    dlcoll_work *w, *once;
+    (void)j;
     o.flags = DLCOLL_PERSISTENT;
     expect_error(c, dlcoll_all_reduce(&x, &y, 1, DLCOLL_I32, DLCOLL_SUM, c, &o, NULL),
                  DLCOLL_EINVAL, "all_reduce: a persistent operation needs a work handle");
@@ -128,7 +129,10 @@ static void refusals(struct ranks *j, int rank)
         EXPECT(dlcoll_start(w) == 0);
     }
     EXPECT(dlcoll_wait(w) == 0 && y == 1, "%s", why(c));
-    dlcoll_work_free(w);
+    y = 0;
+    EXPECT(dlcoll_start(w) == 0);
+    dlcoll_work_free(w); /* while it is under way: the operation ends all the same */
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == 0 && y == 1, "%s", why(c));
     comm_end(c);
 }
 
@@ -138,7 +142,7 @@ START_TEST(what_cannot_be_is_refused)
 }
 END_TEST
 
-/* A timeout is of each start; freed while under way, the operation ends all the same. */
+/* Each start has the whole timeout, however long after the call it is. */
 static void too_late(struct ranks *j, int rank)
 {
     dlcoll_comm *c = comm_start();
@@ -151,12 +155,22 @@ static void too_late(struct ranks *j, int rank)
     ranks_say_ready(j);
     ranks_await_ready(j);
     if (rank == 0) {
+        uint64_t began = mono_ns();
         EXPECT(dlcoll_start(w) == 0);
-        EXPECT(dlcoll_wait(w) == DLCOLL_ETIMEDOUT, "%s", why(c));
+        int code = dlcoll_wait(w);
+        EXPECT(code == DLCOLL_ETIMEDOUT, "%d: %s", code, why(c));
+        EXPECT(mono_ns() - began >= 300u * 1000 * 1000, "too early");
+        ranks_keep_result(j, rank, c, code);
     } else {
         ranks_await_go(j);
     }
     dlcoll_destroy(c);
+}
+
+static bool rank_0_has_returned(void *ranks)
+{
+    const struct ranks *j = ranks;
+    return atomic_load(&j->shared->rank[0].returned_ns);
 }
 
 START_TEST(each_start_has_the_timeout)
@@ -164,10 +178,7 @@ START_TEST(each_start_has_the_timeout)
     struct ranks j;
     ranks_init(&j, 2, 1);
     ranks_start(&j, too_late);
-    int status;
-    (void)status;
-    wait_until(ranks_are_ready, &j, 30, "both are ready");
-    test_elapse(1);
+    wait_until(rank_0_has_returned, &j, 30, "rank 0's wait has timed out");
     atomic_store(&j.shared->go, 1);
     ranks_wait(&j, 30, 0);
     ranks_fini(&j);

@@ -89,13 +89,16 @@ void layout_unpack(const dlcoll_layout *l, size_t elem, void *buffer, const void
 
 size_t layout_copy_bytes(const dlcoll_layout *l)
 {
-    return l ? sizeof(*l) + 2 * l->blocks * sizeof(size_t) : 0;
+    if (!l)
+        return 0;
+    size_t lists = (l->lengths ? 1 : 0) + (l->offsets ? 1 : 0);
+    return sizeof(*l) + lists * l->blocks * sizeof(size_t);
 }
 
 const dlcoll_layout *layout_copy(const dlcoll_layout *l, void *room)
 {
     dlcoll_layout *copy = room;
-    size_t *lengths = (size_t *)(copy + 1), *offsets = lengths + l->blocks;
+    size_t *lengths = (size_t *)(copy + 1), *offsets = l->lengths ? lengths + l->blocks : lengths;
     *copy = (dlcoll_layout)DLCOLL_LAYOUT_INIT;
     comm_take_opts(copy, sizeof(*copy), l);
     if (copy->lengths)

@@ -1,5 +1,5 @@
-/* doctor.h: dlaunch --doctor: the nodes of a job meet as for the job, and instead of starting workers
- * they find out what would go wrong.
+/* doctor.h: dlaunch --doctor: the nodes of a job meet as for the job, and instead of starting
+ * workers they find out what would go wrong.
  *
  *     doctor_run: facts_start, rdzv_open --> on_prepare --> on_run, on the node with rank 0:
  *       every node is asked for its facts       (agent/doctor/facts.h)

@@ -427,6 +427,12 @@ typedef enum {
     DLCOLL_DOMAIN_NUMA = 3 /* the NUMA node of the CPU on which the caller runs */
 } dlcoll_domain;
 
+/* Writes the number of each rank's domain to domain_of, which has an entry for each rank. Domains
+ * are numbered from 0 by their lowest rank. Returns how many there are: of two launchers on one
+ * host the ranks are on two nodes and one host. Every rank of `comm` calls it with the same domain;
+ * errors as of an operation. */
+DLCOLL_API int dlcoll_domains(dlcoll_comm *comm, dlcoll_domain domain, int *domain_of);
+
 /* dlcoll_comm_split() into the groups of ranks that are in the same domain. Every rank of `comm`
  * calls it with the same domain. */
 DLCOLL_API int dlcoll_comm_split_by(dlcoll_comm *comm, dlcoll_domain domain, int key,

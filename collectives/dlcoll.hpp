@@ -765,6 +765,13 @@ class comm : public operations<void>
         dlcoll_node_ranks(comm_, node, ranks.data(), static_cast<int>(ranks.size()));
         return ranks;
     }
+    /* The number of each rank's domain, from 0 by the lowest rank. Every rank calls it. */
+    std::vector<int> domains(dlcoll_domain domain) const
+    {
+        std::vector<int> of(static_cast<std::size_t>(size()));
+        check(dlcoll_domains(comm_, domain, of.data()), comm_);
+        return of;
+    }
     /* A rank's host, and its process id there (0: not known yet). */
     std::pair<std::string, int> rank_host(int rank) const
     {

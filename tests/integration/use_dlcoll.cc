@@ -336,6 +336,7 @@ static void facts(dlcoll::comm &world)
     NEED(world.node_ranks(0) == std::vector<int>({0, 1, 2}) && self.node_ranks(0).size() == 1);
     NEED(failure([&] { world.node_of(3); }).code == DLCOLL_EINVAL);
     NEED(world.split_by(DLCOLL_DOMAIN_HOST).size() == world.size());
+    NEED(world.domains(DLCOLL_DOMAIN_HOST) == std::vector<int>({0, 0, 0}));
     world.barrier();
     const auto last = world.recent();
     NEED(!last.empty() && std::strcmp(last[0].op, "barrier") == 0);

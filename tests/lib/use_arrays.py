@@ -87,7 +87,7 @@ def main():
             assert ranks.size == (n + 1 - me % 2) // 2 and same.rank == me
         with world.dup() as same, world.group(range(n), wait=False).result() as listed:
             assert same.size == listed.size == n
-        assert world.nodes == [list(range(n))]
+        assert world.nodes == world.domains("node") == world.domains("host") == [list(range(n))]
         with world.split_by("host") as host:
             assert host.size == n and host.rank == me
         half = world.split(me % 2)

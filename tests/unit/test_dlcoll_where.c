@@ -20,6 +20,16 @@ static int size_of_domain(dlcoll_comm *c, dlcoll_domain domain)
     return size;
 }
 
+/* How many domains there are; of_rank[i] is the number of rank i's, by lowest ranks. */
+static void expect_domains(dlcoll_comm *c, dlcoll_domain domain, int n, const int *of_rank)
+{
+    int of[8] = {7, 7, 7, 7, 7, 7, 7, 7}, found = dlcoll_domains(c, domain, of);
+    EXPECT(found == n, "domains %d: %d, not %d: %s", (int)domain, found, n, why(c));
+    for (int i = 0; i < dlcoll_size(c); i++)
+        EXPECT(of[i] == of_rank[i], "domain %d of rank %d: %d", (int)domain, i, of[i]);
+    EXPECT(of[dlcoll_size(c)] == 7);
+}
+
 /* Two launchers on one host: ranks 0 and 1, ranks 2, 3 and 4. */
 static void two_nodes(struct ranks *j, int rank)
 {
@@ -43,6 +53,21 @@ static void two_nodes(struct ranks *j, int rank)
     EXPECT(size_of_domain(c, DLCOLL_DOMAIN_MEMORY) == (getenv("DLCOLL_SHM") ? 1 : local));
     int numa = size_of_domain(c, DLCOLL_DOMAIN_NUMA);
     EXPECT(numa >= 1 && numa <= 5);
+
+    static const int two[] = {0, 0, 1, 1, 1}, one[5] = {0}, alone[] = {0, 1, 2, 3, 4},
+                     turned[] = {0, 0, 0, 1, 1};
+    expect_domains(c, DLCOLL_DOMAIN_NODE, 2, two);
+    expect_domains(c, DLCOLL_DOMAIN_HOST, 1, one);
+    expect_domains(c, DLCOLL_DOMAIN_MEMORY, getenv("DLCOLL_SHM") ? 5 : 2,
+                   getenv("DLCOLL_SHM") ? alone : two);
+    dlcoll_comm *back;
+    EXPECT(dlcoll_comm_split(c, 0, -rank, &back, NULL) == 0);
+    expect_domains(back, DLCOLL_DOMAIN_NODE, 2, turned);
+    dlcoll_destroy(back);
+    EXPECT(dlcoll_domains(c, DLCOLL_DOMAIN_HOST, NULL) == DLCOLL_EINVAL);
+    EXPECT(dlcoll_domains(c, (dlcoll_domain)-1, ranks) == DLCOLL_EINVAL);
+    EXPECT(strstr(why(c), "domains: there is no domain -1"), "%s", why(c));
+    EXPECT(dlcoll_domains(NULL, DLCOLL_DOMAIN_HOST, ranks) == DLCOLL_EINVAL);
 
     EXPECT(dlcoll_comm_split_by(c, (dlcoll_domain)4, 0, &none, NULL) == DLCOLL_EINVAL);
     EXPECT(strstr(why(c), "comm_split_by: there is no domain 4"), "%s", why(c));

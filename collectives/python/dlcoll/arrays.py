@@ -425,11 +425,16 @@ class Comm:
     def split_by(self, domain: str, key: int = 0) -> "Comm":
         """A Comm of the ranks in the same domain: "node", "host" (also of several launchers), "memory" (ranks that
         share memory) or "numa". Every rank calls it."""
-        domains, group = ("node", "host", "memory", "numa"), c_void_p()
-        if domain not in domains:
-            raise ValueError(f"domain '{domain}' is not one of {', '.join(domains)}")
-        check(lib.dlcoll_comm_split_by(self._comm, domains.index(domain), key, byref(group), None), self._comm)
+        group = c_void_p()
+        check(lib.dlcoll_comm_split_by(self._comm, _domain(domain), key, byref(group), None), self._comm)
         return Comm(group)
+
+    def domains(self, domain: str) -> List[List[int]]:
+        """The ranks of each domain, as those of split_by(); domains are numbered by their lowest rank. Every rank
+        calls it."""
+        of = (c_int * self.size)()
+        count = check(lib.dlcoll_domains(self._comm, _domain(domain), of), self._comm)
+        return [[rank for rank in range(self.size) if of[rank] == number] for number in range(count)]
 
     @property
     def nodes(self) -> List[List[int]]:
@@ -446,6 +451,13 @@ class Comm:
         options = GroupOptions(ctypes.sizeof(GroupOptions), 1, 0, 0, name.encode() or None)
         return self._make(lib.dlcoll_comm_new_group_async, (c_int * len(ranks))(*ranks), len(ranks), made=c_void_p(),
                           options=byref(options), finish=_comm_of, wait=wait)
+
+
+def _domain(name: str) -> int:
+    names = "node", "host", "memory", "numa"
+    if name not in names:
+        raise ValueError(f"domain '{name}' is not one of {', '.join(names)}")
+    return names.index(name)
 
 
 def _comm_of(handle: c_void_p) -> Optional[Comm]:

@@ -49,6 +49,7 @@
 #include "agent/report/report.h"
 #include "agent/report/report_words.h"
 #include "agent/report/pod_message.h"
+#include "agent/report/top_asks.h"
 #include "agent/report/trainer_status.h"
 #include "agent/stacks/gather.h"
 #include "agent/stacks/hang.h"
@@ -119,8 +120,9 @@ struct agent {
         int exit_code, signo;
         char text[HOST_MAX + 64];
     } last_look;
-    json_t *tops; /* node -> its newest answer to REQUEST_TOP, with "at"; NULL: nobody has asked */
-    uint64_t top_asked_ns, operations_asked_ns;
+    struct top_asks *tops;
+    json_t *told_operations; /* node -> its newest answer, with "at"; NULL: nobody has asked */
+    uint64_t operations_asked_ns;
     struct hang *hang; /* NULL: hangs are not watched for */
     enum hang_state hang_state;
     char hang_text[512];
@@ -1119,7 +1121,8 @@ static void on_respawn(void *arg, int local_rank, int restart_count)
 
 /* -------------------------------------------------------------------------------- MPI programs */
 
-#define MODEX_ID (UINT64_C(1) << 62) /* of requests, beside TOP_ID */
+#define MODEX_ID (UINT64_C(1) << 62) /* of requests, beside TOP_ID; those for stacks count from 1 \
+                                      */
 
 static void on_mpi_fence(void *arg, const void *value, size_t len)
 {
@@ -1384,72 +1387,122 @@ static struct gatherer *agent_gatherer(struct agent *a)
 /* --------------------------------------------------------------------------------- dlaunchctl top
  */
 
-#define TOP_ID      (UINT64_C(1) << 63) /* of requests; those for stacks count from 1 */
-#define TOP_OPS     UINT64_C(1)         /* the last operations are wanted, too */
-#define TOP_EVERY   UINT64_C(500000000) /* between two requests to the other nodes */
+#define TOP_OPS     UINT64_C(1)         /* a request with TOP_ID is for the last operations */
+#define TOP_EVERY   UINT64_C(500000000) /* between two of these requests */
 #define TOP_FRESH_S 5                   /* an older answer is of a node that has gone */
 
-static json_t *top_of_worker(struct agent *a, const struct agent_worker_status *s)
+static int own_number(const struct agent *a)
 {
-    json_t *j = json_pack("{s:i,s:i,s:i,s:s,s:f}", "rank", s->rank, "local_rank", s->local_rank,
-                          "pid", s->pid, "state", s->state, "elapsed_s", s->seconds);
-    struct segment_last_op op;
-    struct gpu_usage gpu;
-    double cpu_s, bytes;
-    char name[96];
-    uint64_t now = mono_ns(), at = stdio_worker_last_ns(a->pump, s->local_rank);
-    if (strcmp(s->state, "running") != 0)
-        return j;
-    if (usage_read(s->pid, &cpu_s, &bytes)) {
-        json_object_set_new(j, "cpu_s", json_real(cpu_s));
-        json_object_set_new(j, "memory_bytes", json_integer((json_int_t)bytes));
-    }
-    if (at)
-        json_object_set_new(j, "output_age_s", json_real(now > at ? (double)(now - at) / 1e9 : 0));
-    if (a->gpus && gpu_watch_usage(a->gpus, s->local_rank, &gpu)) {
-        json_object_set_new(j, "gpu_memory_bytes", json_integer((json_int_t)gpu.used));
-        json_object_set_new(j, "gpu_memory_total_bytes", json_integer((json_int_t)gpu.total));
-        if (gpu.percent >= 0)
-            json_object_set_new(j, "gpu_percent", json_integer(gpu.percent));
-    }
-    if (segment_last_op(&a->segment, s->local_rank, now, &op)) {
-        flight_report_operation(&a->segment, s->local_rank, name, sizeof(name));
-        json_object_set_new(j, "operation",
-                            json_pack("{s:o,s:I,s:b,s:f}", "name", json_of_text(name), "number",
-                                      (json_int_t)op.seq, "open", (int)op.open, "age_s",
-                                      (double)op.age_ms / 1e3));
-    }
-    return j;
+    return a->ctx.table ? a->ctx.group_rank : 0;
 }
 
-static json_t *top_of_node(struct agent *a)
+static void fill_top_rank(struct agent *a, const struct agent_worker_status *s, struct top_rank *k)
 {
-    json_t *workers = json_array();
+    struct segment_last_op op;
+    struct gpu_usage gpu;
+    double bytes;
+    uint64_t now = mono_ns(), at = stdio_worker_last_ns(a->pump, s->local_rank);
+    k->rank = s->rank;
+    k->node = own_number(a);
+    k->local_rank = s->local_rank;
+    k->pid = s->pid;
+    k->elapsed_s = s->seconds;
+    k->cpu_s = k->output_age_s = -1;
+    snprintf(k->state, sizeof(k->state), "%s", s->state);
+    if (strcmp(s->state, "running") != 0)
+        return;
+    if (usage_read(s->pid, &k->cpu_s, &bytes))
+        k->memory = (uint64_t)bytes;
+    if (at)
+        k->output_age_s = now > at ? (double)(now - at) / 1e9 : 0;
+    if (a->gpus && gpu_watch_usage(a->gpus, s->local_rank, &gpu)) {
+        k->has_gpu = true;
+        k->gpu_memory = gpu.used;
+        k->gpu_memory_total = gpu.total;
+        k->gpu_percent = gpu.percent;
+    }
+    if (segment_last_op(&a->segment, s->local_rank, now, &op)) {
+        k->has_op = true;
+        flight_report_operation(&a->segment, s->local_rank, k->op_name, sizeof(k->op_name));
+        k->op_number = op.seq;
+        k->op_open = op.open;
+        k->op_age_s = (double)op.age_ms / 1e3;
+    }
+}
+
+static void own_top_rows(void *arg, struct top_rows *rows)
+{
+    struct agent *a = arg;
+    struct top_node *n = top_rows_add_node(rows);
     struct agent_status s;
     agent_get_status(a, &s);
     if (a->gpus) /* what is there now is of the last time */
         gpu_watch_look(a->gpus);
-    for (int i = 0; i < s.nworkers && a->pump; i++)
-        json_array_append_new(workers, top_of_worker(a, &s.workers[i]));
-    return json_pack("{s:i,s:o,s:s,s:o}", "node", a->ctx.table ? a->ctx.group_rank : 0, "host",
-                     json_of_text(a->job->host), "state", s.state, "workers", workers);
+    n->node = own_number(a);
+    snprintf(n->host, sizeof(n->host), "%s", a->job->host);
+    snprintf(n->state, sizeof(n->state), "%s", s.state);
+    for (int i = 0; i < s.nworkers && a->pump; i++) {
+        struct top_rank *k = top_rows_add_rank(rows);
+        fill_top_rank(a, &s.workers[i], k);
+        n->nworkers++;
+        if (strcmp(k->state, "running") != 0)
+            continue;
+        n->nrunning++;
+        n->cpu_s += k->cpu_s > 0 ? k->cpu_s : 0;
+        n->memory += k->memory;
+        n->elapsed_s = k->elapsed_s > n->elapsed_s ? k->elapsed_s : n->elapsed_s;
+    }
+    rows->nrunning += (uint32_t)n->nrunning;
+}
+
+struct top_request {
+    struct agent *a;
+    uint64_t asked_ns;
+    void (*on_done)(void *arg, struct json_t *top);
+    void *arg;
+};
+
+static void on_top(void *arg, const struct top_rows *rows, bool complete)
+{
+    struct top_request *q = arg;
+    struct agent *a = q->a;
+    struct agent_status s;
+    json_t *j = NULL;
+    if (rows) {
+        agent_get_status(a, &s);
+        j = json_pack("{s:f,s:s,s:f,s:i,s:i,s:b}", "now_s", (double)q->asked_ns / 1e9, "state",
+                      s.state, "elapsed_s", s.elapsed, "restarts", s.rdzv.restart_count, "nnodes",
+                      s.rdzv.nnodes > 1 ? s.rdzv.nnodes : 1, "complete", (int)complete);
+        top_rows_json(rows, j);
+    }
+    q->on_done(q->arg, j);
+    free(q);
+}
+
+void agent_top(struct agent *a, size_t most, void (*on_done)(void *arg, struct json_t *top),
+               void *arg)
+{
+    struct top_request *q = xcalloc(1, sizeof(*q));
+    struct agent_status s;
+    agent_get_status(a, &s);
+    *q = (struct top_request){.a = a, .asked_ns = mono_ns(), .on_done = on_done, .arg = arg};
+    top_ask(a->tops, a->fsm.state == DONE ? 1 : s.rdzv.nnodes, most, on_top, q);
 }
 
 static bool is_own_node(const struct agent *a, const json_t *node)
 {
-    int own = a->ctx.table ? a->ctx.group_rank : 0;
-    return json_integer_value(json_object_get(node, "node")) == own;
+    return json_integer_value(json_object_get(node, "node")) == own_number(a);
 }
 
 /* Takes the object. */
-static void keep_top(struct agent *a, json_t *node)
+static void keep_operations(struct agent *a, json_t *node)
 {
     char key[24];
     snprintf(key, sizeof(key), "%d", (int)json_integer_value(json_object_get(node, "node")));
-    if (!a->tops)
-        a->tops = json_object();
+    if (!a->told_operations)
+        a->told_operations = json_object();
     json_object_set_new(node, "at", json_real((double)mono_ns() / 1e9));
-    json_object_set_new(a->tops, key, node);
+    json_object_set_new(a->told_operations, key, node);
 }
 
 /* The last operations of this node's workers. */
@@ -1463,47 +1516,18 @@ static json_t *own_operations(struct agent *a, int64_t offset_ns)
 }
 
 /* An answer has the times of its operations since its own sending, so that clocks do not matter. */
-static void answer_top(struct agent *a, const struct rdzv_request *r)
+static void answer_operations(struct agent *a, const struct rdzv_request *r)
 {
-    json_t *node = top_of_node(a);
-    if (r->id & TOP_OPS) {
-        json_t *own = own_operations(a, -(int64_t)mono_ns());
-        json_object_set(node, "operations", json_object_get(own, "operations"));
-        json_decref(own);
-    }
-    char *text = json_dumps(node, JSON_COMPACT);
-    json_decref(node);
+    json_t *j = own_operations(a, -(int64_t)mono_ns());
+    json_object_set_new(j, "node", json_integer(own_number(a)));
+    char *text = json_dumps(j, JSON_COMPACT);
+    json_decref(j);
     if (text && strlen(text) <= RDZV_ANSWER_MAX) {
         const struct rdzv_answer answer = {
             .to = r->from, .id = r->id, .data = (uint8_t *)text, .len = strlen(text)};
         rdzv_answer(a->rdzv, &answer);
     }
     free(text);
-}
-
-json_t *agent_top(struct agent *a)
-{
-    struct agent_status s;
-    json_t *nodes = json_array(), *node;
-    const char *key;
-    uint64_t now = mono_ns();
-    const struct rdzv_request r = {.kind = REQUEST_TOP, .id = TOP_ID, .text = "top is wanted"};
-    agent_get_status(a, &s);
-    keep_top(a, top_of_node(a));
-    if (a->fsm.state != DONE && s.rdzv.nnodes > 1 && now - a->top_asked_ns >= TOP_EVERY &&
-        rdzv_request(a->rdzv, &r))
-        a->top_asked_ns = now;
-    json_object_foreach(a->tops, key, node)
-    {
-        double at = json_number_value(json_object_get(node, "at"));
-        long number = (long)json_integer_value(json_object_get(node, "node"));
-        bool there = number >= 0 && (number < s.rdzv.nnodes || number == 0);
-        if ((double)now / 1e9 - at < TOP_FRESH_S && there)
-            json_array_append_new(nodes, json_deep_copy(node));
-    }
-    return json_pack("{s:f,s:s,s:f,s:i,s:i,s:o}", "now_s", (double)now / 1e9, "state", s.state,
-                     "elapsed_s", s.elapsed, "restarts", s.rdzv.restart_count, "nnodes",
-                     s.rdzv.nnodes > 1 ? s.rdzv.nnodes : 1, "nodes", nodes);
 }
 
 /* Adds the operations of an answer, on the coordinator's clock. */
@@ -1537,10 +1561,10 @@ json_t *agent_operations(struct agent *a)
     if (a->fsm.state != DONE && now - a->operations_asked_ns >= TOP_EVERY &&
         rdzv_request(a->rdzv, &r))
         a->operations_asked_ns = now;
-    json_object_foreach(a->tops, key, node)
+    json_object_foreach(a->told_operations, key, node)
     {
         double age = (double)now / 1e9 - json_number_value(json_object_get(node, "at"));
-        if (!json_object_get(node, "operations") || age > TOP_FRESH_S || is_own_node(a, node))
+        if (age > TOP_FRESH_S || is_own_node(a, node))
             continue;
         add_operations(json_object_get(all, "operations"), node, offset_ns);
         answered++;
@@ -1549,12 +1573,12 @@ json_t *agent_operations(struct agent *a)
     return all;
 }
 
-static void on_top_answer(struct agent *a, const struct rdzv_answer *answer)
+static void on_operations_answer(struct agent *a, const struct rdzv_answer *answer)
 {
     json_t *node = json_loadb((const char *)answer->data, answer->len, 0, NULL);
-    if (json_is_array(json_object_get(node, "workers")) &&
+    if (json_is_array(json_object_get(node, "operations")) &&
         json_is_integer(json_object_get(node, "node")))
-        keep_top(a, json_incref(node));
+        keep_operations(a, json_incref(node));
     json_decref(node);
 }
 
@@ -1562,7 +1586,10 @@ static void on_answer(void *arg, const struct rdzv_answer *answer)
 {
     struct agent *a = arg;
     if (answer->id & TOP_ID) {
-        on_top_answer(a, answer);
+        if (answer->id & TOP_ROWS)
+            top_on_answer(a->tops, answer);
+        else
+            on_operations_answer(a, answer);
         return;
     }
     if (answer->id & MODEX_ID) {
@@ -1571,6 +1598,14 @@ static void on_answer(void *arg, const struct rdzv_answer *answer)
     }
     if (a->gatherer)
         gatherer_on_answer(a->gatherer, answer);
+}
+
+/* Answers of several nodes, on their way to the node that has asked. */
+static bool merge_answers(void *arg, uint64_t id, const struct rdzv_answers *answers,
+                          struct buf *out)
+{
+    (void)arg;
+    return id & TOP_ID && id & TOP_ROWS && top_merge(id, answers, out);
 }
 
 struct stacks_request {
@@ -1790,8 +1825,10 @@ static void on_request(void *arg, const struct rdzv_request *r)
         return;
     }
     if (r->kind == REQUEST_TOP) {
-        if (a->job->nproc)
-            answer_top(a, r);
+        if (a->job->nproc && r->id & TOP_ROWS)
+            top_on_request(a->tops, r);
+        else if (a->job->nproc)
+            answer_operations(a, r);
         return;
     }
     if (r->kind == REQUEST_SUSPECT || r->kind == REQUEST_HANG) {
@@ -1904,7 +1941,8 @@ static void free_agent(struct agent *a)
     file_timer_free(a->file_timer);
     segment_close(&a->segment);
     free(a->flight_report);
-    json_decref(a->tops);
+    top_asks_free(a->tops);
+    json_decref(a->told_operations);
     free(a->stacks);
     free(a->sampled);
     attempts_fini(&a->attempts);
@@ -2016,6 +2054,7 @@ static void close_parts(struct agent *a)
     a->gatherer = NULL;
     hang_close(a->hang, agent_on_closed, a);
     a->hang = NULL;
+    top_asks_stop(a->tops);
     gpu_watch_stop(a->gpus);
     rdzv_close(a->rdzv, on_rdzv_closed, a);
     if (a->hurried)
@@ -2142,6 +2181,9 @@ static int open_handles(struct agent *a, struct err *e)
     uvx_own(&a->scope, &a->block_timer);
     uvx_own(&a->scope, &a->event_timer);
     uvx_own(&a->scope, &a->lifeline);
+    const struct top_callbacks top = {
+        .arg = a, .own = own_top_rows, .request = gather_request, .answer = gather_answer};
+    a->tops = top_asks_new(a->loop, &a->scope, &top);
     uv_poll_start(&a->lifeline, UV_READABLE | UV_DISCONNECT, on_guardian_gone);
     agent_signals_open(a);
     if (a->job->timeout > 0)
@@ -2375,6 +2417,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         .on_fence = on_fence,
         .on_request = on_request,
         .on_answer = on_answer,
+        .merge = merge_answers,
         .on_gathered = on_gathered,
         .on_finish = on_finish,
     };

@@ -88,12 +88,12 @@ struct event_log;
  * operations_json(), with "answered", a number of nodes; owned. */
 struct json_t *agent_operations(struct agent *a);
 
-/* What the nodes of the job and their workers do and use, as far as they have answered; asks them
- * again. {"now_s", "state", "elapsed_s", "restarts", "nnodes", "nodes": [{"node", "host", "state",
- * "at" (when it answered), "workers": [{"rank", "local_rank", "pid", "state", "elapsed_s", "cpu_s",
- * "memory_bytes", "output_age_s", "gpu_memory_bytes", "gpu_memory_total_bytes", "gpu_percent",
- * "operation": {"name", "number", "open", "age_s"}}, ...]}, ...]}; owned. */
-struct json_t *agent_top(struct agent *a);
+/* Asks all nodes what they and their workers do and use, for at most `most` rows of nodes and of
+ * ranks (top_rows_cut(); 0: all). on_done is called once, from the loop, and takes {"now_s" (when
+ * they were asked), "state", "elapsed_s", "restarts", "nnodes", "complete" (all have answered)} and
+ * what top_rows_json() adds; NULL: the job has ended. */
+void agent_top(struct agent *a, size_t most, void (*on_done)(void *arg, struct json_t *top),
+               void *arg);
 
 /* The log as it is; nobody is asked for anything. */
 const struct event_log *agent_log(const struct agent *a);

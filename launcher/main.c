@@ -76,9 +76,10 @@ static struct json_t *get_operations(void *arg)
     return agent_operations(((struct run *)arg)->agent);
 }
 
-static struct json_t *get_top(void *arg)
+static void get_top(void *arg, size_t most, void (*on_done)(void *arg, struct json_t *top),
+                    void *done_arg)
 {
-    return agent_top(((struct run *)arg)->agent);
+    agent_top(((struct run *)arg)->agent, most, on_done, done_arg);
 }
 
 static void stop(void *arg, const char *why)

@@ -650,7 +650,8 @@ struct member *member_new(struct link_hub *hub, struct beats *beats,
     uvx_own(&m->scope, &m->timer);
     uv_timer_init(hub->loop, &m->silence);
     uvx_own(&m->scope, &m->silence);
-    const struct branch_events branch = {m, on_tree_message, member_on_request, member_send};
+    const struct branch_events branch = {m,           on_tree_message,  member_on_request,
+                                         member_send, callbacks->merge, callbacks->arg};
     if (beats)
         m->branch = branch_new(hub, &m->scope, m->run_id, &m->id, &branch);
     link_hub_wake(hub);

@@ -7,6 +7,7 @@
 #include "core/bytes.h"
 #include "rendezvous/rules/rank_table.h"
 #include "rendezvous/rules/rdzv_types.h"
+#include "rendezvous/rules/tree.h"
 
 struct event_log;
 
@@ -47,6 +48,8 @@ struct rdzv_callbacks {
      * bytes; checked, borrowed for the call. nnodes 0: together they are too large. May be NULL if
      * rdzv_gather() is not called. */
     void (*on_gathered)(void *arg, struct rd values, int nnodes);
+    /* Merges answers of several nodes on their way to the node that has asked. May be NULL. */
+    merge_fn *merge;
     /* The job is over for this node. The result is borrowed until rdzv_close. */
     void (*on_finish)(void *arg, const struct rdzv_result *result);
 };

@@ -57,12 +57,12 @@ struct client {
     char *answer; /* being written; malloc'ed */
     bool follows; /* the events, of which those before number `at` were sent */
     uint64_t at;
-    struct stacks_wait *stacks; /* that are being taken for it; NULL: none are */
+    struct job_wait *wait; /* for an answer that other nodes have a part in; NULL: it does not */
     bool closing;
 };
 
 /* Outlives its client. */
-struct stacks_wait {
+struct job_wait {
     struct client *client; /* NULL: it has gone */
 };
 
@@ -194,8 +194,6 @@ static char *answer_to(struct control *c, const char *line)
         j = json_pack("{s:b}", "stopping", 1);
     } else if (strcmp(line, "events") == 0 && c->opts.get_events) {
         j = events_json(c);
-    } else if (strcmp(line, "top") == 0 && c->opts.get_top) {
-        j = c->opts.get_top(c->opts.arg);
     } else if (strcmp(line, "operations") == 0 && c->opts.get_operations) {
         j = c->opts.get_operations(c->opts.arg);
     } else if ((j = request_json(c, line))) {
@@ -295,8 +293,8 @@ static void on_client_closed(void *arg)
         ;
     *link = cl->next;
     c->nclients--;
-    if (cl->stacks)
-        cl->stacks->client = NULL;
+    if (cl->wait)
+        cl->wait->client = NULL;
     free(cl->answer);
     free(cl);
     if (c->nclients == 0 && !c->scope.closing)
@@ -365,33 +363,45 @@ static void on_written(uv_write_t *w, int status)
         close_client(cl);
 }
 
-static void on_stacks(void *arg, json_t *stacks)
+static void on_job_answer(void *arg, json_t *j)
 {
-    struct stacks_wait *w = arg;
+    struct job_wait *w = arg;
     struct client *cl = w->client;
     free(w);
     if (cl)
-        cl->stacks = NULL;
+        cl->wait = NULL;
     if (cl && !cl->closing) {
-        char *text = stacks ? json_dumps(stacks, JSON_COMPACT) : NULL;
+        char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
         cl->answer = xasprintf("%s\n", text ? text : "{\"error\":\"the job has ended\"}");
         free(text);
         write_answer(cl);
     }
-    json_decref(stacks);
+    json_decref(j);
 }
 
-/* The stacks RANKS; false: something else is wanted. */
-static bool take_stacks(struct client *cl)
+/* What stands behind the verb; NULL: the line has another verb. */
+static const char *argument_of(const char *line, const char *verb)
+{
+    size_t n = strlen(verb);
+    if (strncmp(line, verb, n) != 0 || (line[n] != ' ' && line[n] != '\0'))
+        return NULL;
+    return line + n + (line[n] == ' ');
+}
+
+/* stacks RANKS, top MOST; false: something else is wanted. */
+static bool ask_job(struct client *cl)
 {
     const struct control_opts *o = &cl->control->opts;
-    size_t n = strlen("stacks");
-    if (!o->get_stacks || strncmp(cl->line, "stacks", n) != 0 ||
-        (cl->line[n] != ' ' && cl->line[n] != '\0'))
+    const char *ranks = o->get_stacks ? argument_of(cl->line, "stacks") : NULL;
+    const char *most = o->get_top ? argument_of(cl->line, "top") : NULL;
+    if (!ranks && !most)
         return false;
-    cl->stacks = xcalloc(1, sizeof(*cl->stacks));
-    cl->stacks->client = cl;
-    o->get_stacks(o->arg, cl->line + n + (cl->line[n] == ' '), on_stacks, cl->stacks);
+    cl->wait = xcalloc(1, sizeof(*cl->wait));
+    cl->wait->client = cl;
+    if (ranks)
+        o->get_stacks(o->arg, ranks, on_job_answer, cl->wait);
+    else
+        o->get_top(o->arg, strtoul(most, NULL, 10), on_job_answer, cl->wait);
     return true;
 }
 
@@ -406,7 +416,7 @@ static void on_line(struct client *cl)
         return;
     }
     uv_read_stop((uv_stream_t *)&cl->pipe);
-    if (take_stacks(cl))
+    if (ask_job(cl))
         return;
     cl->answer = answer_to(cl->control, cl->line);
     write_answer(cl);

@@ -6,7 +6,7 @@
  *     kill, restart, signal N RANKS    {"job": whether all nodes were asked}
  *     stacks RANKS    {"tree": ..., "ranks": ..., "text": ...} of all nodes (stack_tree.h)
  *     events    {"events": [...]}: those that are known here (event_json.h)
- *     top       what the nodes and their workers do and use (agent_top())
+ *     top MOST  what the nodes and their workers do and use (agent_top())
  *     operations    the last ones of the workers (operations.h)
  *     follow    the events, each on a line, also those to come until the job ends
  * anything else {"error": "..."}
@@ -36,11 +36,12 @@ struct control_opts {
     const struct event_list *(*get_events)(void *arg);
     void (*stop)(void *arg, const char *why);
     struct json_t *(*get_operations)(void *arg);
-    struct json_t *(*get_top)(void *arg);
     bool (*request)(void *arg, enum request_kind kind, int signo, const char *ranks);
-    /* Calls back once with the stacks, owned then, or NULL. */
+    /* Call back once with the stacks, or what top shows, owned then, or NULL. */
     void (*get_stacks)(void *arg, const char *ranks,
                        void (*on_done)(void *arg, struct json_t *stacks), void *done_arg);
+    void (*get_top)(void *arg, size_t most, void (*on_done)(void *arg, struct json_t *top),
+                    void *done_arg);
     void *arg;
     unsigned client_ms; /* how long a client may stay; 0: CONTROL_CLIENT_SECONDS */
 };

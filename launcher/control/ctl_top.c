@@ -14,9 +14,7 @@
 #include "core/mem.h"
 
 #define EVERY_MS 1000
-#define ASK_MS   60   /* between two questions for the nodes whose answers are missing */
-#define WAIT_MS  1500 /* for those */
-#define ROWS     24   /* of a terminal that does not say how many it has */
+#define ROWS     24 /* of a terminal that does not say how many it has */
 #define COLUMNS  80
 #define ROWS_MAX 1000
 
@@ -25,107 +23,67 @@ static double real_of(const json_t *j, const char *key)
     return json_number_value(json_object_get(j, key));
 }
 
-static int by_number(const void *a, const void *b, const char *key)
+/* -------------------------------------------------------------------------------------- the data
+ */
+
+/* What the nodes have answered (agent_top()); NULL after a message, unless `quiet`. */
+static json_t *ask_nodes(struct job *j, size_t most, bool quiet)
 {
-    long x = number_of(*(json_t *const *)a, key), y = number_of(*(json_t *const *)b, key);
-    return x < y ? -1 : x > y;
+    char line[32];
+    snprintf(line, sizeof(line), "top %zu\n", most);
+    json_t *answer = job_ask(j, line);
+    if (json_is_array(json_object_get(answer, "nodes")) &&
+        json_is_array(json_object_get(answer, "ranks")))
+        return answer;
+    const char *error = json_string_value(json_object_get(answer, "error"));
+    if (!quiet)
+        log_error("process %ld %s%s", job_shown_pid(j),
+                  error ? "refuses: " : "does not answer: ", error ? error : strerror(errno));
+    json_decref(answer);
+    return NULL;
 }
 
-static int by_node(const void *a, const void *b)
+/* Adds to each row the share of a core that it has used: since the last look, or since its start.
+ * `before`: row -> the last look; is updated. */
+static void add_shares(json_t *rows, const char *name, double now_s, json_t *before)
 {
-    return by_number(a, b, "node");
-}
-
-static int by_rank(const void *a, const void *b)
-{
-    return by_number(a, b, "rank");
-}
-
-static json_t *sorted(const json_t *list, int (*compare)(const void *, const void *))
-{
-    size_t n = json_array_size(list);
-    json_t **e = xcalloc(n + 1, sizeof(json_t *)), *out = json_array();
-    for (size_t i = 0; i < n; i++)
-        e[i] = json_array_get(list, i);
-    qsort(e, n, sizeof(json_t *), compare);
-    for (size_t i = 0; i < n; i++)
-        json_array_append(out, e[i]);
-    free(e);
-    return out;
-}
-
-/* ------------------------------------------------------------------------------------- the data */
-
-/* Whether all nodes have answered since then. */
-static bool all_answered(const json_t *top, double since_s)
-{
-    const json_t *node;
+    json_t *w;
     size_t i;
-    long n = 0;
-    json_array_foreach(json_object_get(top, "nodes"), i, node) n += real_of(node, "at") >= since_s;
-    return n >= number_of(top, "nnodes");
-}
-
-/* {"nnodes": N, "nodes": [...]}, once all nodes have answered to this question, or the time is up.
- * NULL after a message, unless `quiet`. */
-static json_t *ask_nodes(struct job *j, bool quiet)
-{
-    double since_s = 0;
-    for (int ms = 0;; ms += ASK_MS) {
-        json_t *answer = job_ask(j, "top\n");
-        json_t *nodes = json_object_get(answer, "nodes");
-        if (!nodes) {
-            const char *error = json_string_value(json_object_get(answer, "error"));
-            if (!quiet)
-                log_error(
-                    "process %ld %s%s", job_shown_pid(j),
-                    error ? "refuses: " : "does not answer: ", error ? error : strerror(errno));
-            json_decref(answer);
-            return NULL;
-        }
-        since_s = since_s > 0 ? since_s : real_of(answer, "now_s");
-        bool all = all_answered(answer, since_s);
-        if (all || ms >= WAIT_MS) {
-            json_object_set_new(answer, "complete", json_boolean(all));
-            json_object_set_new(answer, "nodes", sorted(nodes, by_node));
-            return answer;
-        }
-        json_decref(answer);
-        poll(NULL, 0, ASK_MS);
-    }
-}
-
-/* All ranks, each with its node and the share of a core that it has used: since the last look, or
- * since its start. `before`: rank -> the last look; is updated. */
-static json_t *all_ranks(const json_t *top, json_t *before)
-{
-    json_t *list = json_array(), *node, *w;
-    size_t i, k;
-    json_array_foreach(json_object_get(top, "nodes"), i, node)
+    json_array_foreach(rows, i, w)
     {
-        json_array_foreach(json_object_get(node, "workers"), k, w)
-        {
-            char key[48];
-            snprintf(key, sizeof(key), "%ld %ld", number_of(w, "rank"), number_of(w, "pid"));
-            const json_t *last = json_object_get(before, key);
-            double used = real_of(w, "cpu_s"), time = real_of(w, "elapsed_s");
-            double now = real_of(node, "at");
-            if (last) {
-                used -= real_of(last, "cpu_s");
-                time = now - real_of(last, "at");
-            }
-            json_object_set(w, "node", json_object_get(node, "node"));
-            if (json_object_get(w, "cpu_s"))
-                json_object_set_new(w, "cpu_percent",
-                                    json_real(time > 0.001 && used > 0 ? 100 * used / time : 0));
-            json_object_set_new(before, key,
-                                json_pack("{s:f,s:f}", "cpu_s", real_of(w, "cpu_s"), "at", now));
-            json_array_append(list, w);
+        char key[64];
+        snprintf(key, sizeof(key), "%s %ld %ld", name, number_of(w, name), number_of(w, "pid"));
+        const json_t *last = json_object_get(before, key);
+        double used = real_of(w, "cpu_s"), time = real_of(w, "elapsed_s");
+        if (last) {
+            used -= real_of(last, "cpu_s");
+            time = now_s - real_of(last, "at");
+        }
+        if (json_object_get(w, "cpu_s"))
+            json_object_set_new(w, "cpu_percent",
+                                json_real(time > 0.001 && used > 0 ? 100 * used / time : 0));
+        json_object_set_new(before, key,
+                            json_pack("{s:f,s:f}", "cpu_s", real_of(w, "cpu_s"), "at", now_s));
+    }
+}
+
+/* Puts the ranks into their nodes, as "workers". */
+static void nest(json_t *top)
+{
+    json_t *nodes = json_object_get(top, "nodes"), *node, *rank;
+    size_t i, at = 0, n = json_array_size(nodes);
+    json_array_foreach(nodes, i, node) json_object_set_new(node, "workers", json_array());
+    json_array_foreach(json_object_get(top, "ranks"), i, rank)
+    {
+        for (size_t tried = 0; tried < n; tried++, at = (at + 1) % n) {
+            node = json_array_get(nodes, at);
+            if (number_of(node, "node") != number_of(rank, "node"))
+                continue;
+            json_array_append(json_object_get(node, "workers"), rank);
+            break;
         }
     }
-    json_t *ranks = sorted(list, by_rank);
-    json_decref(list);
-    return ranks;
+    json_object_del(top, "ranks");
 }
 
 /* ----------------------------------------------------------------------------------- the screen */
@@ -191,23 +149,13 @@ static void rank_row(struct screen *s, const json_t *w)
         number_of(w, "pid"), text_of(w, "state"), cpu, memory, output, gpus, op);
 }
 
-/* Its workers are summed up. */
 static void node_row(struct screen *s, const json_t *node)
 {
-    const json_t *w;
-    double cpu = 0, memory = 0;
     char bytes[TEXT_BYTES_MAX];
-    size_t i, running = 0;
-    json_array_foreach(json_object_get(node, "workers"), i, w)
-    {
-        cpu += real_of(w, "cpu_percent");
-        memory += real_of(w, "memory_bytes");
-        running += strcmp(text_of(w, "state"), "running") == 0;
-    }
-    row(s, "%-5ld %-20.20s %-13s %4zu of %-6zu %7.0f %% %10s", number_of(node, "node"),
-        text_of(node, "host"), text_of(node, "state"), running,
-        json_array_size(json_object_get(node, "workers")), cpu,
-        text_bytes(bytes, (uint64_t)memory));
+    row(s, "%-5ld %-20.20s %-13s %4ld of %-6ld %7.0f %% %10s", number_of(node, "node"),
+        text_of(node, "host"), text_of(node, "state"), number_of(node, "nrunning"),
+        number_of(node, "nworkers"), real_of(node, "cpu_percent"),
+        text_bytes(bytes, (uint64_t)real_of(node, "memory_bytes")));
 }
 
 static void measure(struct screen *s)
@@ -222,40 +170,44 @@ static void measure(struct screen *s)
     s->used = 0;
 }
 
-/* So many of the rows behind the first ones, that all fit. */
-static size_t fitting(const struct screen *s, size_t n, int after)
+/* How many of n rows are shown, of which `there` are known: so many that all fit. */
+static size_t fitting(const struct screen *s, size_t n, size_t there, int after)
 {
     int room = s->redraws ? s->rows - 1 - s->used - after : ROWS_MAX;
-    return room < 2 ? (n < 2 ? n : 1) : n <= (size_t)room ? n : (size_t)room - 1;
+    size_t fit = room < 2 ? (n < 2 ? n : 1) : n <= (size_t)room ? n : (size_t)room - 1;
+    return fit < there ? fit : there;
 }
 
-static void draw(struct screen *s, const struct job *j, const json_t *top, const json_t *ranks)
+static void draw(struct screen *s, const struct job *j, const json_t *top)
 {
-    const json_t *nodes = json_object_get(top, "nodes"), *status = j->status;
-    size_t nnodes = json_array_size(nodes), nranks = json_array_size(ranks);
+    const json_t *nodes = json_object_get(top, "nodes"), *ranks = json_object_get(top, "ranks");
+    const json_t *status = j->status;
+    size_t nnodes = (size_t)number_of(top, "answered"), nranks = (size_t)number_of(top, "nranks");
     char up[24];
     if (s->redraws)
         fputs("\033[H", stdout);
-    measure(s);
-    row(s, "%s: run id %s, %s for %s, %zu of %ld nodes, %zu workers, %ld of %ld restarts used",
+    row(s,
+        "%s: run id %s, %s for %s, %zu of %ld nodes, %ld of %zu workers run, %ld of %ld restarts "
+        "used",
         text_of(status, "program"), text_of(status, "run_id"), text_of(top, "state"),
-        age(real_of(top, "elapsed_s"), up), nnodes, number_of(top, "nnodes"), nranks,
-        number_of(top, "restarts"), number_of(status, "max_restarts"));
+        age(real_of(top, "elapsed_s"), up), nnodes, number_of(top, "nnodes"),
+        number_of(top, "nrunning"), nranks, number_of(top, "restarts"),
+        number_of(status, "max_restarts"));
     row(s, "%s", "");
     row(s, "%-5s %-20s %-13s %-14s %9s %10s", "NODE", "HOST", "STATE", "RUNNING", "CPU", "MEMORY");
     int others = s->redraws && nranks ? 6 : 0; /* some ranks are shown in any case */
-    size_t fit = fitting(s, nnodes, others);
+    size_t fit = fitting(s, nnodes, json_array_size(nodes), others);
     for (size_t i = 0; i < fit; i++)
         node_row(s, json_array_get(nodes, i));
     if (fit < nnodes)
         row(s, "and %zu more nodes", nnodes - fit);
     row(s, "%s", "");
     s->gpus = false;
-    for (size_t i = 0; i < nranks; i++)
+    for (size_t i = 0; i < json_array_size(ranks); i++)
         s->gpus |= json_object_get(json_array_get(ranks, i), "gpu_memory_bytes") != NULL;
     row(s, "%-6s %-5s %-8s %-8s %7s %10s %8s%s  %s", "RANK", "NODE", "PID", "STATE", "CPU",
         "MEMORY", "OUTPUT", s->gpus ? "    GPU GPU MEMORY" : "", "LAST OPERATION");
-    fit = fitting(s, nranks, 0);
+    fit = fitting(s, nranks, json_array_size(ranks), 0);
     for (size_t i = 0; i < fit; i++)
         rank_row(s, json_array_get(ranks, i));
     if (fit < nranks)
@@ -265,21 +217,30 @@ static void draw(struct screen *s, const struct job *j, const json_t *top, const
     fflush(stdout);
 }
 
+/* At a terminal no more rows are asked for than it has. */
+static json_t *look(struct screen *s, struct job *j, bool quiet)
+{
+    measure(s);
+    return ask_nodes(j, s->redraws ? (size_t)s->rows : 0, quiet);
+}
+
 int ctl_top(struct job *j, bool json)
 {
     struct screen s = {.redraws = !json && isatty(STDOUT_FILENO)};
-    json_t *before = json_object(), *top = ask_nodes(j, false);
+    json_t *before = json_object(), *top = look(&s, j, false);
     if (s.redraws && top)
         fputs("\033[2J", stdout);
-    for (; top; top = ask_nodes(j, true)) {
-        json_t *ranks = all_ranks(top, before);
+    for (; top; top = look(&s, j, true)) {
+        double now_s = real_of(top, "now_s");
+        add_shares(json_object_get(top, "nodes"), "node", now_s, before);
+        add_shares(json_object_get(top, "ranks"), "rank", now_s, before);
         if (json) {
+            nest(top);
             json_dumpf(top, stdout, JSON_INDENT(2));
             putchar('\n');
         } else {
-            draw(&s, j, top, ranks);
+            draw(&s, j, top);
         }
-        json_decref(ranks);
         json_decref(top);
         if (!s.redraws || ferror(stdout))
             break;

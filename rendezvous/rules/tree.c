@@ -41,9 +41,24 @@ bool tree_answers_complete(const struct tree_answers *a)
     return a->have >= a->wanted;
 }
 
-bool tree_answers_take(struct tree_answers *a, struct buf *frame)
+static void tree_answers_merge(struct tree_answers *a, merge_fn *merge, void *arg)
+{
+    const struct rdzv_answers all = {
+        .to = a->to, .id = a->id, .n = a->n, .items = rd_init(a->items.data, a->items.len)};
+    struct buf one = BUF_INIT;
+    if (merge(arg, a->id, &all, &one)) {
+        a->items.len = 0;
+        a->n = 0;
+        tree_answers_add(a, one.data, one.len);
+    }
+    buf_fini(&one);
+}
+
+bool tree_answers_take(struct tree_answers *a, merge_fn *merge, void *arg, struct buf *frame)
 {
     bool any = a->n > 0;
+    if (merge && a->n > 1)
+        tree_answers_merge(a, merge, arg);
     if (any)
         rdzv_put_answers(frame, &a->to, a->id, a->n, &a->items);
     a->n = 0;

@@ -22,6 +22,10 @@ int tree_parent(int rank, int host, int width);
 /* How many nodes are between the coordinator and this one. */
 int tree_depth(int rank, int host, int width);
 
+struct rdzv_answers;
+/* Makes one answer of several to a request. False: they cannot be merged, and stay as they are. */
+typedef bool merge_fn(void *arg, uint64_t id, const struct rdzv_answers *answers, struct buf *out);
+
 /* The answers of a node and of those below it to a request, until they go up in one message: when
  * all have come, or some time after the first. Late answers go up later. All zero but for the
  * request and `wanted`: nothing has come. */
@@ -38,8 +42,8 @@ struct tree_answers {
 
 void tree_answers_add(struct tree_answers *a, const uint8_t *p, size_t len);
 bool tree_answers_complete(const struct tree_answers *a);
-/* Takes what has come as an ANSWERS; false: nothing has. */
-bool tree_answers_take(struct tree_answers *a, struct buf *frame);
+/* Takes what has come as an ANSWERS; false: nothing has. merge: NULL for none. */
+bool tree_answers_take(struct tree_answers *a, merge_fn *merge, void *arg, struct buf *frame);
 void tree_answers_fini(struct tree_answers *a);
 
 #endif

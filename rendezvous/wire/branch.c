@@ -250,7 +250,7 @@ static void request_flush(struct branch *b, struct branch_request *q)
 {
     struct buf f = BUF_INIT;
     q->due_ms = UINT64_MAX;
-    if (tree_answers_take(&q->answers, &f))
+    if (tree_answers_take(&q->answers, b->events.merge, b->events.merge_arg, &f))
         branch_send_up(b, &f);
 }
 

@@ -3,7 +3,7 @@
  * wide has no tree, and nothing here does anything.
  *
  *     BRANCH -> connect to the parent, CHILD -> PEERS, TABLE, TOLD come down and are passed on
- *                                            -> ANSWERS go up, with those of the children
+ *                                            -> ANSWERS go up, merged with those of the children
  *
  *   the parent cannot be reached, is another      DIRECT to the coordinator, which sends what is
  *   launcher, or is lost; PEERS or TABLE do       missing, and later requests, on this node's own
@@ -38,6 +38,8 @@ struct branch_events {
     void (*on_request)(void *arg, const struct rdzv_request *r);
     /* Sends a frame to the coordinator; takes the content. */
     void (*on_send)(void *arg, struct buf *frame);
+    merge_fn *merge; /* NULL: answers are not merged */
+    void *merge_arg;
 };
 
 /* Borrows the hub and run_id; the handles are the scope's to close. */

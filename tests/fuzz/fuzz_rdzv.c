@@ -99,7 +99,7 @@ static void put_answers(struct buf *b, const struct rdzv_answers *m)
     while (rdzv_next_answer(&rest, &one))
         tree_answers_add(&a, one.data, one.len);
     assert(a.n == m->n);
-    tree_answers_take(&a, b);
+    tree_answers_take(&a, NULL, NULL, b);
 }
 
 static void decode(const uint8_t *p, size_t n)

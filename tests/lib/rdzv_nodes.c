@@ -13,6 +13,7 @@ const char *__tsan_default_options(void)
 }
 #endif
 
+merge_fn *nodes_merge;
 uv_loop_t loop;
 struct node nodes[NODES_MAX];
 char logs[1 << 16];
@@ -137,6 +138,7 @@ static struct rdzv_callbacks callbacks_of(struct node *n)
                                    .on_gathered = on_gathered,
                                    .on_request = on_request,
                                    .on_answer = on_answer,
+                                   .merge = nodes_merge,
                                    .on_finish = on_finish};
 }
 

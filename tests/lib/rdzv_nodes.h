@@ -45,6 +45,7 @@ struct node {
     bool mute;             /* does not answer */
 };
 
+extern merge_fn *nodes_merge; /* of all nodes; NULL: answers are not merged */
 extern uv_loop_t loop;
 extern struct node nodes[NODES_MAX];
 extern char logs[1 << 16]; /* all log lines */

@@ -413,7 +413,7 @@ static void answers(struct buf *b)
     struct tree_answers a = {.to = sixes, .id = 9};
     tree_answers_add(&a, (const uint8_t *)"1", 1);
     tree_answers_add(&a, (const uint8_t *)"23", 2);
-    ck_assert(tree_answers_take(&a, b));
+    ck_assert(tree_answers_take(&a, NULL, NULL, b));
 }
 
 static void events(struct buf *b)

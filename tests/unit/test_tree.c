@@ -60,7 +60,7 @@ static struct rdzv_answers take(struct tree_answers *a, struct buf *frame)
 {
     struct rdzv_answers m;
     buf_fini(frame);
-    ck_assert(tree_answers_take(a, frame));
+    ck_assert(tree_answers_take(a, NULL, NULL, frame));
     struct rd r = rd_init(frame->data + RDZV_FRAME_HEADER, frame->len - RDZV_FRAME_HEADER);
     ck_assert_uint_eq(frame->data[4], RDZV_MSG_ANSWERS);
     ck_assert(rdzv_get_answers(&r, &m));
@@ -76,7 +76,7 @@ START_TEST(answers_travel_together)
     struct buf frame = BUF_INIT;
     struct rdzv_answer one;
     a.to.b[3] = 9;
-    ck_assert(!tree_answers_take(&a, &frame));
+    ck_assert(!tree_answers_take(&a, NULL, NULL, &frame));
     for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
         ck_assert(!tree_answers_complete(&a));
         tree_answers_add(&a, (const uint8_t *)texts[i], strlen(texts[i]));
@@ -91,10 +91,56 @@ START_TEST(answers_travel_together)
         ck_assert_int_eq(memcmp(one.data, texts[i], one.len), 0);
     }
     ck_assert(!rdzv_next_answer(&m, &one));
-    ck_assert(!tree_answers_take(&a, &frame)); /* nothing is sent twice */
+    ck_assert(!tree_answers_take(&a, NULL, NULL, &frame)); /* nothing is sent twice */
     tree_answers_add(&a, (const uint8_t *)"late", 4);
     m = take(&a, &frame);
     ck_assert_int_eq(m.n, 1);
+    buf_fini(&frame);
+    tree_answers_fini(&a);
+}
+END_TEST
+
+/* Adds up answers of four bytes; others cannot be merged. */
+static bool add_up(void *arg, uint64_t id, const struct rdzv_answers *answers, struct buf *out)
+{
+    struct rdzv_answers rest = *answers;
+    uint32_t sum = 0, value;
+    struct rdzv_answer one;
+    (void)arg, (void)id;
+    while (rdzv_next_answer(&rest, &one)) {
+        if (one.len != sizeof(value))
+            return false;
+        memcpy(&value, one.data, sizeof(value));
+        sum += value;
+    }
+    buf_put(out, &sum, sizeof(sum));
+    return true;
+}
+
+START_TEST(answers_are_merged)
+{
+    static const uint32_t numbers[] = {1, 20, 300};
+    struct tree_answers a = {.id = 7, .wanted = 3};
+    struct buf frame = BUF_INIT;
+    struct rdzv_answer one;
+    struct rdzv_answers m;
+    for (int odd = 0; odd < 2; odd++) {
+        for (size_t i = 0; i < ARRAY_LEN(numbers); i++)
+            tree_answers_add(&a, (const uint8_t *)&numbers[i], sizeof(numbers[i]));
+        if (odd)
+            tree_answers_add(&a, (const uint8_t *)"other", 5);
+        buf_fini(&frame);
+        ck_assert(tree_answers_take(&a, add_up, NULL, &frame));
+        struct rd r = rd_init(frame.data + RDZV_FRAME_HEADER, frame.len - RDZV_FRAME_HEADER);
+        ck_assert(rdzv_get_answers(&r, &m));
+        ck_assert_int_eq(m.n, odd ? 4 : 1);
+        ck_assert(rdzv_next_answer(&m, &one));
+        ck_assert_uint_eq(one.len, sizeof(uint32_t));
+        uint32_t value;
+        memcpy(&value, one.data, sizeof(value));
+        ck_assert_uint_eq(value, odd ? 1 : 321);
+    }
+    ck_assert(!tree_answers_take(&a, add_up, NULL, &frame));
     buf_fini(&frame);
     tree_answers_fini(&a);
 }
@@ -204,6 +250,17 @@ START_TEST(eight_nodes)
     for (int i = 0; i < N; i++)
         ck_assert_int_eq(nodes[i].requests, N); /* none came twice */
     ck_assert_int_eq(nodes[N - 1].answers, N);
+}
+END_TEST
+
+START_TEST(eight_nodes_merge)
+{
+    nodes_merge = add_up;
+    configure(N, 3);
+    open_all(N);
+    ask(5, 1, 255);
+    ck_assert_int_eq(nodes[5].answers, 4); /* the coordinator's and those of three children */
+    nodes_merge = NULL;
 }
 END_TEST
 
@@ -379,10 +436,12 @@ static Suite *suite(void)
     tcase_add_test(tc, every_shape);
     tc = test_case(s, "answers", 10);
     tcase_add_test(tc, answers_travel_together);
+    tcase_add_test(tc, answers_are_merged);
     tcase_add_test(tc, answers_that_are_cut_off);
     tcase_add_test(tc, requests_are_numbered);
     tc = net_case(s, "rounds", 60);
     tcase_add_test(tc, eight_nodes);
+    tcase_add_test(tc, eight_nodes_merge);
     tcase_add_test(tc, no_tree);
     tcase_add_test(tc, next_round);
     tcase_add_test(tc, a_mute_node);

@@ -373,6 +373,7 @@ mandir     = $(DESTDIR)$(PREFIX)/share/man
 docdir     = $(DESTDIR)$(PREFIX)/share/doc/dlaunch
 bashdir    = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 unitdir    = $(DESTDIR)$(PREFIX)/lib/systemd/system
+userdir    = $(DESTDIR)$(PREFIX)/lib/systemd/user
 MAN       := $(wildcard man/*.[1-9])
 
 with_prefix = sed -e 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|/usr/local/bin/|$(PREFIX)/bin/|'
@@ -383,8 +384,9 @@ install: $(PRODUCTS)
 
 # What is built already.
 install-built:
-	install -d $(bindir) $(libdir)/pkgconfig $(includedir) $(docdir)/examples/data $(docdir)/doc $(docdir)/kubernetes $(bashdir) $(unitdir)
+	install -d $(bindir) $(libdir)/pkgconfig $(includedir) $(docdir)/examples/data $(docdir)/doc $(docdir)/kubernetes $(bashdir) $(unitdir) $(userdir)
 	install $(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/dlcoll_perf $(BUILD)/dlcoll_info $(BUILD)/dlcoll_tune $(bindir)
+	ln -sf dlaunch $(bindir)/dlaunchd
 	install -m 644 $(BUILD)/libdlaunch.so.0 $(BUILD)/libdlcoll.so.0 $(libdir)
 	ln -sf libdlaunch.so.0 $(libdir)/libdlaunch.so
 	ln -sf libdlcoll.so.0 $(libdir)/libdlcoll.so
@@ -392,7 +394,8 @@ install-built:
 	$(with_prefix) conf/dlaunch.pc.in > $(libdir)/pkgconfig/dlaunch.pc
 	$(with_prefix) conf/dlcoll.pc.in > $(libdir)/pkgconfig/dlcoll.pc
 	$(with_prefix) conf/dlaunch@.service > $(unitdir)/dlaunch@.service
-	chmod 644 $(libdir)/pkgconfig/dlaunch.pc $(libdir)/pkgconfig/dlcoll.pc $(unitdir)/dlaunch@.service
+	$(with_prefix) conf/dlaunchd.service > $(userdir)/dlaunchd.service
+	chmod 644 $(libdir)/pkgconfig/dlaunch.pc $(libdir)/pkgconfig/dlcoll.pc $(unitdir)/dlaunch@.service $(userdir)/dlaunchd.service
 	install -m 644 conf/dlaunch.bash $(bashdir)/dlaunch
 	ln -sf dlaunch $(bashdir)/dlaunchctl
 	for m in $(MAN); do install -D -m 644 $$m $(mandir)/man$${m##*.}/$${m##*/} || exit 1; done
@@ -405,10 +408,10 @@ install-built:
 
 # Only what install has put there, and folders that are its own.
 uninstall:
-	rm -f $(bindir)/dlaunch $(bindir)/dlaunchctl $(bindir)/dlcoll_perf $(bindir)/dlcoll_info $(bindir)/dlcoll_tune
+	rm -f $(bindir)/dlaunch $(bindir)/dlaunchd $(bindir)/dlaunchctl $(bindir)/dlcoll_perf $(bindir)/dlcoll_info $(bindir)/dlcoll_tune
 	rm -f $(libdir)/libdlaunch.so $(libdir)/libdlaunch.so.0 $(libdir)/libdlcoll.so $(libdir)/libdlcoll.so.0
 	rm -f $(includedir)/dlaunch.h $(libdir)/pkgconfig/dlaunch.pc
-	rm -f $(includedir)/dlcoll.h $(includedir)/dlcoll.hpp $(includedir)/dlcoll_types.hpp $(libdir)/pkgconfig/dlcoll.pc $(unitdir)/dlaunch@.service
+	rm -f $(includedir)/dlcoll.h $(includedir)/dlcoll.hpp $(includedir)/dlcoll_types.hpp $(libdir)/pkgconfig/dlcoll.pc $(unitdir)/dlaunch@.service $(userdir)/dlaunchd.service
 	rm -f $(bashdir)/dlaunch $(bashdir)/dlaunchctl
 	for m in $(MAN); do rm -f $(mandir)/man$${m##*.}/$${m##*/} || exit 1; done
 	rm -rf $(docdir)

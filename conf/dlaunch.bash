@@ -9,30 +9,31 @@ _dlaunch() {
         --nnodes --nproc_per_node --spares --elastic --node_rank --role
         --standalone --no_detect --host --hostfile --host_discovery_script
         --include --exclude --np --ppn --export --launch_agent --ssh_args
-        --ssh_port --start_timeout --prefix --bcast --from_head --rdzv_backend
-        --rdzv_endpoint --coordinator_loss --tree_width --rdzv_only --witness
-        --rdzv_id --rdzv_conf --master_addr --master_port --local_addr
-        --interface --master_store --store_compat --token_file --token_fd
-        --insecure --new_token --module --no_python --run_path --use_env
-        --stdin --mpi --virtual_local_rank --start_method --max_restarts
-        --max_node_restarts --no_restart_codes --on_cause --progress_time
-        --restart_policy --warm --restart_backoff --monitor_interval --timeout
-        --hang_after --on_hang --shutdown_timeout --signals_to_handle --isolate
-        --log_dir --redirects --tee --local_ranks_filter --ranks --fold
-        --duplicate_stdout_filters --duplicate_stderr_filters
-        --log_line_prefix_template --report --events --ledger --checkpoint_mark
-        --timeline --progress_file --pod_message --metrics --metrics_file
-        --log_file --log_time --log_format --quiet --verbose
-        --event_log_handler --logs_specs --bind --numa_binding --gpu_check
-        --gpu_memory_wait --doctor --output --preflight --check_command
-        --check_timeout --daemon --pid_file --conf --print_config
-        --print_binding --dry_run --print_completion --print_options --version
-        --help'
+        --ssh_port --start_timeout --prefix --bcast --serve --serve_addr
+        --serve_port --from_head --rdzv_backend --rdzv_endpoint
+        --coordinator_loss --tree_width --rdzv_only --witness --rdzv_id
+        --rdzv_conf --master_addr --master_port --local_addr --interface
+        --master_store --store_compat --token_file --token_fd --insecure
+        --new_token --module --no_python --run_path --use_env --stdin --mpi
+        --virtual_local_rank --start_method --max_restarts --max_node_restarts
+        --no_restart_codes --on_cause --progress_time --restart_policy --warm
+        --restart_backoff --monitor_interval --timeout --hang_after --on_hang
+        --shutdown_timeout --signals_to_handle --isolate --log_dir --redirects
+        --tee --local_ranks_filter --ranks --fold --duplicate_stdout_filters
+        --duplicate_stderr_filters --log_line_prefix_template --report --events
+        --ledger --checkpoint_mark --timeline --progress_file --pod_message
+        --metrics --metrics_file --log_file --log_time --log_format --quiet
+        --verbose --event_log_handler --logs_specs --bind --numa_binding
+        --gpu_check --gpu_memory_wait --doctor --output --preflight
+        --check_command --check_timeout --daemon --pid_file --conf
+        --print_config --print_binding --dry_run --print_completion
+        --print_options --version --help'
     local flags='
-        --elastic --standalone --no_detect --bcast --from_head --rdzv_only
-        --insecure --new_token --module --no_python --run_path --use_env
-        --virtual_local_rank --ledger --quiet --verbose --doctor --preflight
-        --daemon --print_config --print_binding --dry_run --version --help -m -h '
+        --elastic --standalone --no_detect --bcast --serve --from_head
+        --rdzv_only --insecure --new_token --module --no_python --run_path
+        --use_env --virtual_local_rank --ledger --quiet --verbose --doctor
+        --preflight --daemon --print_config --print_binding --dry_run --version
+        --help -m -h '
     flags=" ${flags//[[:space:]]/ } "
     COMPREPLY=()
     # Behind the program, complete as for the program.
@@ -65,7 +66,8 @@ _dlaunch() {
     case $prev in
     --nproc_per_node) words='auto cpu gpu' ;;
     --node_rank) words='any' ;;
-    --launch_agent) words='ssh rsh srun' ;;
+    --launch_agent) words='auto daemon ssh rsh srun' ;;
+    --serve_addr) words='all' ;;
     --coordinator_loss) words='elect end' ;;
     --master_store) words='agent relay none' ;;
     --store_compat) words='2.1 1.13' ;;

@@ -2,6 +2,7 @@
  *
  *     options, environment, file, scheduler -> struct options     read_options()
  *     -> hosts are given: a launcher on each                      head_run()
+ *     -> --serve: launchers for heads on other hosts              serve_run()
  *     -> struct job_spec                                          job_build()
  *     -> --print_config, --print_binding, --dry_run, --daemon
  *     -> --doctor: no worker is started                           doctor_run()
@@ -32,6 +33,7 @@
 #include "launcher/hosts/head.h"
 #include "launcher/hosts/plan_options.h"
 #include "launcher/hosts/remote.h"
+#include "launcher/hosts/serve.h"
 #include "launcher/job_build.h"
 #include "launcher/plan.h"
 #include "launcher/token.h"
@@ -404,10 +406,10 @@ static int run_on_hosts(const struct host_list *hosts, struct options *o)
 {
     struct background b;
     struct err e = ERR_INIT;
-    char token[TOKEN_TEXT_MAX];
+    struct head_tokens tokens;
     int status;
-    if (token_of_head(o, token, &e) < 0 ||
-        (opt_flag(o, OPT_dry_run) && head_print(o, hosts, &e) < 0)) {
+    if (token_of_head(o, &tokens, &e) < 0 ||
+        (opt_flag(o, OPT_dry_run) && head_print(o, hosts, &tokens, &e) < 0)) {
         log_error("%s", e.msg);
         return 2;
     }
@@ -417,11 +419,51 @@ static int run_on_hosts(const struct host_list *hosts, struct options *o)
     if (status >= 0)
         return status;
     daemon_ready(&b.daemon);
-    const struct head_opts opts = {.token = token};
-    status = head_run(o, hosts, &opts);
-    explicit_bzero(token, sizeof(token));
+    status = head_run(o, hosts, &tokens);
+    explicit_bzero(&tokens, sizeof(tokens));
     pid_file_close(&b.pid_file);
     return o->torchrun && status != 0 ? 1 : status;
+}
+
+static int launch_here(const struct remote_job *remote, int argc, char **argv);
+
+/* The daemon that waits for jobs. */
+struct service {
+    struct background background;
+    struct notify notify;
+};
+
+static void on_serving(void *arg)
+{
+    struct service *s = arg;
+    daemon_ready(&s->background.daemon);
+    notify_send(&s->notify, "READY=1");
+}
+
+/* Waits for jobs. Returns the exit status. */
+static int serve(struct options *o)
+{
+    struct service s;
+    struct err e = ERR_INIT;
+    char token[TOKEN_TEXT_MAX];
+    const char *source;
+    int fd = serve_listen(o, &e);
+    if (fd < 0 || token_of_daemon(o, token, &source, &e) < 0) {
+        log_error("%s", e.msg);
+        return 2;
+    }
+    int status = enter_background(&s.background, o);
+    if (status >= 0)
+        return status;
+    log_verbose("the token is that of %s", source);
+    notify_open(&s.notify);
+    const struct serve_opts opts = {
+        .listen_fd = fd, .token = token, .on_ready = on_serving, .arg = &s, .launch = launch_here};
+    status = serve_run(&opts);
+    explicit_bzero(token, sizeof(token));
+    notify_close(&s.notify);
+    pid_file_close(&s.background.pid_file);
+    return status;
 }
 
 static void set_remote(struct job_spec *job, const struct remote_job *remote)
@@ -444,6 +486,8 @@ static int launch(struct options *o, int argc, char **argv, const struct remote_
     status = print_and_end(o);
     if (status >= 0)
         return status;
+    if (opt_flag(o, OPT_serve))
+        return serve(o);
     int given = host_list_read(&hosts, o, &e);
     if (given > 0 && (given = allocation_read(o, environ, &e)) == 0)
         given = host_list_read(&hosts, o, &e);
@@ -506,6 +550,6 @@ int main(int argc, char **argv)
         return facts_main(argc, argv);
     block_signal(SIGXFSZ);
     if (argc == 2 && strcmp(argv[1], "--from_head") == 0)
-        return remote_main(launch_here);
+        return remote_main(NULL, launch_here);
     return launch_here(NULL, argc, argv);
 }

@@ -158,6 +158,8 @@ void options_init(struct options *o, const char *argv0)
         set_default(o, OPT_use_env, "0");
     if (o->torchrun)
         set_default(o, OPT_stdin, "all");
+    if (strcmp(o->prog, "dlaunchd") == 0)
+        set_default(o, OPT_serve, "1");
 }
 
 void options_fini(struct options *o)
@@ -772,8 +774,9 @@ static void warn_unknown(const char *var, size_t len, bool ours, bool pod)
     int prefix = ours ? 8 : 4;
     char *name = xasprintf("%.*s", (int)len - prefix, var + prefix), hint[128] = "", copy[64];
     enum opt_id id = find_upper(name, strlen(name));
-    const char *near =
-        ours ? nearest(name, 0, OPT_F_CLI, "token") : nearest(name, OPT_F_PET, 0, NULL);
+    const char *near = pod && strncmp(name, "SERVICE_", 8) == 0 ? NULL /* of a service "dlaunch" */
+                       : ours ? nearest(name, 0, OPT_F_CLI, "token")
+                              : nearest(name, OPT_F_PET, 0, NULL);
     if (id != OPT_COUNT && opt_table[id].flags & OPT_F_CLI)
         snprintf(hint, sizeof(hint), ": %s is for the command line only", opt_table[id].name);
     else if (id != OPT_COUNT) /* not an option of torchrun */

@@ -288,22 +288,65 @@ int token_build(struct job_spec *spec, struct options *o, struct err *e)
     return 0;
 }
 
-int token_of_head(struct options *o, char out[TOKEN_TEXT_MAX], struct err *e)
+/* The secret as text, which the options' protocols need. */
+static int secret_text(const struct auth *g, char out[TOKEN_TEXT_MAX], struct err *e)
 {
-    struct auth g = {.open = false};
-    int rc = use_named(&g, o, e);
+    if (memchr(g->secret, '\0', g->secret_len))
+        return err_set(e, -EINVAL, "%s: there is a NUL byte in the token", g->source);
+    snprintf(out, TOKEN_TEXT_MAX, "%.*s", (int)g->secret_len, (const char *)g->secret);
+    return 0;
+}
+
+/* As use_named(); removes the variables. */
+static int take_named(struct auth *g, struct options *o, struct err *e)
+{
+    int rc = use_named(g, o, e);
     unsetenv(TOKEN_ENV);
     unsetenv(TOKEN_ENV "_FD");
-    out[0] = '\0';
+    return rc;
+}
+
+/* The user's own token, if there is one; else *why says where it would be. */
+static void read_own(struct options *o, char out[TOKEN_TEXT_MAX], struct err *why)
+{
+    struct auth g = {.open = false};
+    const char *dir = own_folder(o, false, why);
+    if (dir && read_file(&g, options_printf(o, "%s/token", dir), why) == 0)
+        secret_text(&g, out, why);
+    explicit_bzero(&g, sizeof(g));
+}
+
+int token_of_head(struct options *o, struct head_tokens *out, struct err *e)
+{
+    struct auth g = {.open = false};
+    int rc = take_named(&g, o, e);
+    *out = (struct head_tokens){.why = ERR_INIT};
     if (rc == 0 && opt_flag(o, OPT_insecure))
         rc = err_set(e, -EINVAL, "%s cannot be combined with a job token (%s)",
                      opt_where(o, OPT_insecure), g.source);
-    else if (rc == 0 && memchr(g.secret, '\0', g.secret_len))
-        rc = err_set(e, -EINVAL, "%s: there is a NUL byte in the token", g.source);
     else if (rc == 0)
-        snprintf(out, TOKEN_TEXT_MAX, "%.*s", (int)g.secret_len, (const char *)g.secret);
-    else if (rc > 0 && !opt_flag(o, OPT_insecure) && random_token(out) < 0)
+        rc = secret_text(&g, out->job, e);
+    else if (rc > 0 && !opt_flag(o, OPT_insecure) && random_token(out->job) < 0)
         rc = err_set(e, -EIO, "cannot make a job token");
+    if (rc == 0)
+        memcpy(out->daemon, out->job, sizeof(out->daemon));
+    else if (rc > 0)
+        read_own(o, out->daemon, &out->why);
     explicit_bzero(&g, sizeof(g));
     return rc < 0 ? rc : 0;
+}
+
+int token_of_daemon(struct options *o, char out[TOKEN_TEXT_MAX], const char **source, struct err *e)
+{
+    struct auth g = {.open = false};
+    int rc = take_named(&g, o, e);
+    if (rc > 0)
+        rc = use_own(&g, o, e);
+    if (rc == 0 && !g.secret_len)
+        rc = err_set(e, -EACCES, "--serve needs a token: %s", g.source);
+    if (rc == 0)
+        rc = secret_text(&g, out, e);
+    *source = options_printf(o, "%s", g.source);
+    explicit_bzero(&g, sizeof(g));
+    return rc;
 }

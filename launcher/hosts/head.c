@@ -24,6 +24,7 @@
 #include "core/mem.h"
 #include "core/named_file.h"
 #include "core/netaddr.h"
+#include "launcher/hosts/dial.h"
 #include "launcher/hosts/head_output.h"
 #include "launcher/hosts/input.h"
 #include "launcher/hosts/peer.h"
@@ -32,6 +33,7 @@
 #include "launcher/words.h"
 
 #define CONNECTING_MAX 64
+#define DAEMON_MS      500 /* for a daemon to show that it knows the token, before ssh is tried */
 #define EVENTS         64
 #define UNREAD_S       5  /* patience with a reader of the output, in a stopped job */
 #define LAST_S         10 /* for the hosts, after a second request to stop */
@@ -41,14 +43,16 @@ extern char **environ;
 /* The source of an epoll event: a descriptor of a peer, or one of these. */
 struct source {
     struct peer *peer; /* NULL: signals, input */
-    int end;           /* enum peer_end; SIGNALS, INPUT */
+    int end;           /* enum peer_end; SIGNALS, INPUT, DIAL */
 };
-enum { SIGNALS = 8, INPUT };
+enum { SIGNALS = 8, INPUT, DIAL };
 
 struct head {
     struct options *o;
-    const struct head_opts *opts;
+    const struct head_tokens *tokens;
     struct reach reach;
+    struct dial dial;   /* open: daemons are tried, */
+    struct tls_key key; /* which know this key */
     struct spawner *spawner;
     int min, max, spares; /* hosts that the job has at least, at most, and beyond */
     double timeout_s;
@@ -59,7 +63,7 @@ struct head {
     struct peer_piece program, dlaunch; /* to be copied; n is 0: not */
 
     int epfd, signals;
-    struct source signal_source, input_source;
+    struct source signal_source, input_source, dial_source;
     struct head_output *output;
     struct input input;
     int events; /* the file of --events; -1: none */
@@ -101,7 +105,7 @@ static void update_watches(struct head *h)
         if (p->err < 0)
             p->watched &= ~(1u << PEER_ERR);
         head_watch(h, p, PEER_IN, p->in, peer_has_to_write(p));
-        head_watch(h, p, PEER_OUT, p->out, room);
+        head_watch(h, p, PEER_OUT, p->out, room || (p->by_daemon && p->told));
         head_watch(h, p, PEER_ERR, p->err, true);
     }
 }
@@ -120,7 +124,7 @@ static void head_end_job(struct head *h, int status)
         h->status = status;
     for (size_t i = 0; i < h->npeers; i++) {
         struct peer *p = &h->peers[i];
-        if (p->state == PEER_WAITING)
+        if (p->state == PEER_WAITING || p->dialing)
             p->state = PEER_GONE;
         else if (p->state == PEER_CONNECTING)
             peer_kill(p);
@@ -199,6 +203,73 @@ static void on_exit_frame(struct head *h, struct peer *p, const struct frame *f)
 
 /* ------------------------------------------------------------------------------------- starting */
 
+/* The end of an attempt. */
+static uint64_t deadline_of(const struct head *h, const struct peer *p)
+{
+    uint64_t end = p->first_ns + (uint64_t)(h->timeout_s * 1e9);
+    uint64_t of_daemon = p->first_ns + DAEMON_MS * 1000000ull;
+    bool known = !p->by_daemon || peer_is_known(p) || h->reach.way == REACH_DAEMON;
+    return known || end < of_daemon ? end : of_daemon;
+}
+
+/* No daemon can start the job on this host. again: one may do so soon. */
+static void lose_daemon(struct head *h, struct peer *p, const char *why, bool again)
+{
+    char text[ERR_MSG_MAX];
+    peer_hang_up(p);
+    if (h->status >= 0) { /* the job ends already */
+        p->state = PEER_GONE;
+    } else if (h->reach.way == REACH_BOTH) {
+        log_verbose("%s: not by its daemon: %s", p->host->name, why);
+        p->no_daemon = true;
+        p->state = PEER_WAITING;
+        p->next_ns = h->now_ns;
+    } else if (!again || !peer_again(p, deadline_of(h, p), h->now_ns)) {
+        snprintf(text, sizeof(text), "its daemon, at port %s, cannot be used: %s",
+                 opt_text(h->o, OPT_serve_port), why);
+        lose_host(h, p, text, 1);
+    }
+}
+
+static void try_daemon(struct head *h, struct peer *p)
+{
+    struct err e = ERR_INIT;
+    peer_dial(p);
+    uint64_t end = deadline_of(h, p);
+    int ms = end > h->now_ns ? (int)((end - h->now_ns) / 1000000) : 0;
+    if (dial_start(&h->dial, (unsigned)(p - h->peers), p->attempts, p->host->name,
+                   (int)opt_number(h->o, OPT_serve_port), ms, &e) < 0)
+        lose_daemon(h, p, e.msg, false);
+}
+
+static void read_dialled(struct head *h)
+{
+    struct dial_result r;
+    struct err e = ERR_INIT;
+    while (dial_next(&h->dial, &r)) {
+        struct peer *p = &h->peers[r.peer];
+        if (!p->dialing || p->attempts != r.attempt || p->state != PEER_CONNECTING) {
+            close_fd(&r.fd); /* its time was over */
+        } else if (r.fd < 0) {
+            lose_daemon(h, p, r.why, r.error == ECONNREFUSED || r.error == ECONNRESET);
+        } else if (peer_connected(p, r.fd, &h->key, &e) < 0) {
+            lose_daemon(h, p, e.msg, false);
+        } else {
+            peer_write(p);
+        }
+    }
+}
+
+static int try_command(struct head *h, struct peer *p, struct err *e)
+{
+    char *own[] = {(char *)"dlaunch", (char *)"--from_head", NULL};
+    int rc = peer_start(p, h->spawner, p->here ? "/proc/self/exe" : h->reach.path,
+                        p->here ? own : reach_argv(&h->reach, h->o, p->host), e);
+    if (rc == 0 && !p->here)
+        p->piece[0] = h->dlaunch;
+    return rc;
+}
+
 static void start_waiting(struct head *h)
 {
     size_t connecting = 0;
@@ -207,26 +278,16 @@ static void start_waiting(struct head *h)
     for (size_t i = 0; i < h->npeers && connecting < CONNECTING_MAX; i++) {
         struct peer *p = &h->peers[i];
         struct err e = ERR_INIT;
-        char *own[] = {(char *)"dlaunch", (char *)"--from_head", NULL};
         if (p->state != PEER_WAITING || p->next_ns > h->now_ns)
             continue;
         if (!p->first_ns)
             p->first_ns = h->now_ns;
-        int rc = peer_start(p, h->spawner, p->here ? "/proc/self/exe" : h->reach.path,
-                            p->here ? own : reach_argv(&h->reach, h->o, p->host), &e);
-        if (rc < 0) {
+        if (h->dial.results >= 0 && !p->here && !p->no_daemon && !p->host->user)
+            try_daemon(h, p);
+        else if (try_command(h, p, &e) < 0)
             lose_host(h, p, e.msg, 125);
-            continue;
-        }
-        if (!p->here)
-            p->piece[0] = h->dlaunch;
-        connecting++;
+        connecting += p->state == PEER_CONNECTING;
     }
-}
-
-static uint64_t deadline_of(const struct head *h, const struct peer *p)
-{
-    return p->first_ns + (uint64_t)(h->timeout_s * 1e9);
 }
 
 static void check_deadlines(struct head *h)
@@ -236,6 +297,11 @@ static void check_deadlines(struct head *h)
         struct peer *p = &h->peers[i];
         if (p->state != PEER_CONNECTING || h->now_ns < deadline_of(h, p))
             continue;
+        if (p->by_daemon && h->reach.way == REACH_BOTH && !peer_is_known(p)) {
+            snprintf(why, sizeof(why), "it does not answer within %g s", DAEMON_MS / 1e3);
+            lose_daemon(h, p, why, false);
+            continue;
+        }
         snprintf(why, sizeof(why), "does not answer within %g s (--start_timeout)", h->timeout_s);
         peer_kill(p);
         lose_host(h, p, why, 1);
@@ -290,7 +356,7 @@ static void send_plan(struct head *h, struct peer *p, const struct job_of_hosts 
         .name = (char *)p->host->name,
         .argv = argv,
         .env = plan_options_env(o, environ, p->host),
-        .token = (char *)h->opts->token,
+        .token = (char *)h->tokens->job,
         .prefix = (char *)(p->here ? "" : opt_text(o, OPT_prefix)),
         .columns = (uint8_t)(columns < UINT8_MAX ? columns : UINT8_MAX),
         .json = opt_given(o, OPT_report),
@@ -373,12 +439,23 @@ static void on_hello(struct head *h, struct peer *p, const struct frame *f)
         peer_kill(p);
         return;
     }
-    p->state = PEER_READY;
-    if (strcmp(p->hello.version, DLAUNCH_VERSION) == 0)
+    if (strcmp(p->hello.version, DLAUNCH_VERSION) == 0) {
+        p->state = PEER_READY;
+        log_verbose("%s: reached %s%s", p->host->name,
+                    p->here        ? "without ado: it is this host"
+                    : p->by_daemon ? "by its daemon"
+                                   : "by ",
+                    p->here || p->by_daemon ? "" : h->reach.words[0]);
         return;
+    }
     snprintf(why, sizeof(why),
              "dlaunch %.60s is there, and %s here; --prefix names another, --bcast copies this one",
              p->hello.version, DLAUNCH_VERSION);
+    if (p->by_daemon && h->reach.way == REACH_BOTH) {
+        lose_daemon(h, p, why, false);
+        return;
+    }
+    p->state = PEER_READY;
     peer_drop(p);
     lose_host(h, p, why, 1);
 }
@@ -451,25 +528,9 @@ static void head_take_frames(struct head *h, struct peer *p)
         peer_kill(p);
 }
 
-static void read_peer(struct head *h, struct peer *p, enum peer_end end)
+/* A process or a connection has ended; all that it said has been read. */
+static void head_lose_peer(struct head *h, struct peer *p, int status)
 {
-    peer_read(p, end);
-    if (end == PEER_OUT)
-        head_take_frames(h, p);
-}
-
-/* A process has ended. What it has written is in the pipe. */
-static void on_ended(struct head *h, struct peer *p, int status)
-{
-    bool again = peer_ended(p, status, deadline_of(h, p), h->now_ns);
-    if (again) {
-        log_verbose("%s: %s; trying again", p->host->name, p->said);
-        return;
-    }
-    for (size_t before = SIZE_MAX; p->out >= 0 && p->from.len != before;) {
-        before = p->from.len;
-        read_peer(h, p, PEER_OUT);
-    }
     close_fd(&p->out);
     input_forget(&h->input, p);
     if (p->state == PEER_GONE)
@@ -478,6 +539,35 @@ static void on_ended(struct head *h, struct peer *p, int status)
         p->state = PEER_GONE;
     else
         lost_contact(h, p, status);
+}
+
+static void read_peer(struct head *h, struct peer *p, enum peer_end end)
+{
+    bool open = peer_read(p, end);
+    if (end == PEER_OUT)
+        head_take_frames(h, p);
+    if (open || !p->by_daemon)
+        return;
+    if (p->state == PEER_CONNECTING) {
+        lose_daemon(h, p, p->said, !p->refused);
+        return;
+    }
+    peer_hang_up(p);
+    head_lose_peer(h, p, 0);
+}
+
+/* A process has ended. What it has written is in the pipe. */
+static void on_ended(struct head *h, struct peer *p, int status)
+{
+    if (peer_ended(p, status) && peer_again(p, deadline_of(h, p), h->now_ns)) {
+        log_verbose("%s: %s; trying again", p->host->name, p->said);
+        return;
+    }
+    for (size_t before = SIZE_MAX; p->out >= 0 && p->from.len != before;) {
+        before = p->from.len;
+        read_peer(h, p, PEER_OUT);
+    }
+    head_lose_peer(h, p, status);
 }
 
 static void reap(struct head *h)
@@ -622,6 +712,8 @@ static void head_turn(struct head *h)
             read_signals(h);
         else if (s->end == INPUT)
             input_read(&h->input);
+        else if (s->end == DIAL)
+            read_dialled(h);
         else if (s->end == PEER_IN && s->peer->in >= 0)
             peer_write(s->peer);
         else if ((s->end == PEER_OUT && s->peer->out >= 0) ||
@@ -696,6 +788,48 @@ static void raise_descriptor_limit(void)
     }
 }
 
+/* What --launch_agent asks for must be possible. */
+static int check_daemons(const struct head *h, const struct host_list *hosts, struct err *e)
+{
+    struct options *o = h->o;
+    if (h->reach.way != REACH_DAEMON)
+        return 0;
+    if (!*h->tokens->daemon)
+        return err_set(e, -EINVAL,
+                       "%s daemon needs the token of the daemons (--token_file, or dlaunch "
+                       "--new_token): %.300s",
+                       opt_where(o, OPT_launch_agent), h->tokens->why.msg);
+    for (size_t i = 0; i < hosts->n; i++) {
+        if (hosts->host[i].user)
+            return err_set(e, -EINVAL,
+                           "%s daemon: %s@%s: a daemon starts jobs of its own user; leave the "
+                           "user out, or use ssh",
+                           opt_where(o, OPT_launch_agent), hosts->host[i].user,
+                           hosts->host[i].name);
+    }
+    return 0;
+}
+
+/* Daemons are tried if there is a token for them. */
+static int open_dial(struct head *h, struct err *e)
+{
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &h->dial_source};
+    h->dial_source.end = DIAL;
+    if (h->reach.way == REACH_COMMAND || !*h->tokens->daemon)
+        return 0;
+    int rc = sealed_key(&h->key, h->tokens->daemon, e);
+    if (rc < 0 && h->reach.way == REACH_BOTH) {
+        log_verbose("daemons are not tried: %s", e->msg);
+        *e = (struct err)ERR_INIT;
+        return 0;
+    }
+    if (rc == 0)
+        rc = dial_open(&h->dial, e);
+    if (rc == 0 && epoll_ctl(h->epfd, EPOLL_CTL_ADD, h->dial.results, &ev) < 0)
+        rc = err_sys(e, errno, "epoll");
+    return rc;
+}
+
 static int open_head(struct head *h, const struct host_list *hosts, struct err *e)
 {
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &h->signal_source};
@@ -703,7 +837,8 @@ static int open_head(struct head *h, const struct host_list *hosts, struct err *
     h->input_source.end = INPUT;
     if (plan_options_check(h->o, hosts->n, e) < 0 ||
         plan_options_nodes(h->o, hosts->n, &h->min, &h->max, &h->spares, e) < 0 ||
-        map_copies(h, e) < 0 || reach_init(&h->reach, h->o, h->dlaunch.n, e) < 0)
+        map_copies(h, e) < 0 || reach_init(&h->reach, h->o, h->dlaunch.n, e) < 0 ||
+        check_daemons(h, hosts, e) < 0)
         return 2;
     if (opt_given(h->o, OPT_events) &&
         (h->events = named_file_open(opt_text(h->o, OPT_events), O_WRONLY | O_CREAT | O_APPEND,
@@ -720,13 +855,15 @@ static int open_head(struct head *h, const struct host_list *hosts, struct err *
         err_sys(e, errno, "epoll");
         return 125;
     }
+    if (open_dial(h, e) < 0)
+        return 125;
     h->npeers = hosts->n;
     if (h->min == h->max && h->npeers > (size_t)(h->max + h->spares))
         h->npeers = (size_t)(h->max + h->spares); /* all must come, so no other is needed */
     h->peers = xcalloc(h->npeers, sizeof(*h->peers));
     h->sources = xcalloc(3 * h->npeers, sizeof(*h->sources));
     for (size_t i = 0; i < h->npeers; i++) {
-        bool here = reach_is_here(&hosts->host[i]);
+        bool here = h->reach.way != REACH_DAEMON && reach_is_here(&hosts->host[i]);
         peer_init(&h->peers[i], &hosts->host[i], here, h->reach.srun && !here);
     }
     h->output = head_output_new(h->epfd, hosts->host, h->npeers, opt_flag(h->o, OPT_verbose));
@@ -769,9 +906,15 @@ static int exit_status(const struct head *h)
     return h->failed ? h->failed : 1;
 }
 
-int head_run(struct options *o, const struct host_list *hosts, const struct head_opts *opts)
+int head_run(struct options *o, const struct host_list *hosts, const struct head_tokens *tokens)
 {
-    struct head h = {.o = o, .opts = opts, .epfd = -1, .signals = -1, .events = -1, .status = -1};
+    struct head h = {.o = o,
+                     .tokens = tokens,
+                     .dial = DIAL_INIT,
+                     .epfd = -1,
+                     .signals = -1,
+                     .events = -1,
+                     .status = -1};
     struct err e = ERR_INIT;
     h.timeout_s = opt_seconds(o, OPT_start_timeout);
     int rc = open_head(&h, hosts, &e);
@@ -792,6 +935,8 @@ int head_run(struct options *o, const struct host_list *hosts, const struct head
         peer_fini(&h.peers[i]);
     free(h.peers);
     free(h.sources);
+    dial_close(&h.dial);
+    tls_wipe(&h.key, sizeof(h.key));
     spawner_free(h.spawner);
     close_fd(&h.events);
     close_fd(&h.epfd);
@@ -813,13 +958,26 @@ static void print_words(char *const *words)
     printf("\n");
 }
 
-int head_print(struct options *o, const struct host_list *hosts, struct err *e)
+static void print_reach(const struct head *h, const struct host *host)
 {
-    struct head h = {.o = o};
+    const struct reach *r = &h->reach;
+    bool daemon = r->way != REACH_COMMAND && *h->tokens->daemon && !host->user;
+    if (daemon)
+        printf("daemon at port %s%s", opt_text(h->o, OPT_serve_port),
+               r->way == REACH_DAEMON ? "\n" : ", else ");
+    if (r->way != REACH_DAEMON)
+        print_words(reach_argv(r, h->o, host));
+}
+
+int head_print(struct options *o, const struct host_list *hosts, const struct head_tokens *tokens,
+               struct err *e)
+{
+    struct head h = {.o = o, .tokens = tokens};
     int program_at;
     if (plan_options_check(o, hosts->n, e) < 0 ||
         plan_options_nodes(o, hosts->n, &h.min, &h.max, &h.spares, e) < 0 ||
-        map_copies(&h, e) < 0 || reach_init(&h.reach, o, h.dlaunch.n, e) < 0)
+        map_copies(&h, e) < 0 || reach_init(&h.reach, o, h.dlaunch.n, e) < 0 ||
+        check_daemons(&h, hosts, e) < 0)
         return -EINVAL;
     struct job_of_hosts j = {h.max, h.min, h.spares, NULL, "ID"};
     if (h.max + h.spares > 1 && !opt_given(o, OPT_rdzv_endpoint))
@@ -828,7 +986,7 @@ int head_print(struct options *o, const struct host_list *hosts, struct err *e)
     printf(h.spares ? ", %d more to spare\n" : "\n", h.spares);
     for (size_t i = 0; i < hosts->n && (int)i < h.max + h.spares; i++) {
         const struct host *host = &hosts->host[i];
-        bool here = reach_is_here(host);
+        bool here = h.reach.way != REACH_DAEMON && reach_is_here(host);
         char number[16];
         snprintf(number, sizeof(number), "%d", host->nproc);
         printf("  node %zu  %s%s%s  %s worker%s%s%s%s  ", i, host->user ? host->user : "",
@@ -838,7 +996,7 @@ int head_print(struct options *o, const struct host_list *hosts, struct err *e)
         if (here)
             printf("(this host)\n");
         else
-            print_words(reach_argv(&h.reach, o, host));
+            print_reach(&h, host);
     }
     printf("The first one then runs");
     print_words(plan_options_argv(o, &j, &hosts->host[0], 0, &program_at));

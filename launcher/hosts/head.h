@@ -7,6 +7,7 @@
  *
  * Failures:
  *   a host refuses or resets the connection    tried again, ever later, until --start_timeout
+ *   no daemon answers within DAEMON_MS         ssh, unless --launch_agent is daemon
  *   a host cannot be reached in time           named; left out if enough are left, else the end
  *   dlaunch is absent there, or another one    likewise
  *   a launcher ends before the workers run     likewise; its exit status is the job's
@@ -17,16 +18,13 @@
 #define LAUNCHER_HOSTS_HEAD_H
 
 #include "launcher/hosts/host_list.h"
-
-/* The secret of the job, as text. Without it (--insecure), NULL. */
-struct head_opts {
-    const char *token;
-};
+#include "launcher/token.h"
 
 /* Runs the job of these hosts. Returns the exit status. */
-int head_run(struct options *o, const struct host_list *hosts, const struct head_opts *opts);
+int head_run(struct options *o, const struct host_list *hosts, const struct head_tokens *tokens);
 
 /* --dry_run: which hosts, how many workers, by which command. 0, or -errno: cannot be written. */
-int head_print(struct options *o, const struct host_list *hosts, struct err *e);
+int head_print(struct options *o, const struct host_list *hosts, const struct head_tokens *tokens,
+               struct err *e);
 
 #endif

@@ -7,16 +7,19 @@
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "agent/process/spawn.h"
 #include "core/fd.h"
 #include "core/mem.h"
+#include "rendezvous/wire/link.h"
 
 #define SKIPPED_MAX (1u << 20)   /* bytes that a shell may print before dlaunch speaks */
 #define AGAIN_NS    100000000ull /* before the second attempt; twice as long before the third */
 #define SSH_FAILED  255          /* ssh's exit status for its own failures */
+#define DEAD_MS     15000        /* after which the connection to a daemon that is silent is lost */
 
 extern char **environ;
 
@@ -37,10 +40,21 @@ void peer_fini(struct peer *p)
     close_fd(&p->in);
     close_fd(&p->out);
     close_fd(&p->err);
+    sealed_fini(&p->sealed);
     buf_fini(&p->to);
     buf_fini(&p->from);
     free(p->report);
     free(p->json);
+}
+
+static void begin_attempt(struct peer *p)
+{
+    p->state = PEER_CONNECTING;
+    p->attempts++;
+    p->magic = p->told = p->mute = p->by_daemon = p->dialing = p->refused = false;
+    p->skipped = p->said_len = p->from.len = p->to.len = 0;
+    p->said[0] = '\0';
+    p->watched = 0; /* all descriptors of the last attempt are closed */
 }
 
 int peer_start(struct peer *p, struct spawner *s, const char *path, char **argv, struct err *e)
@@ -75,25 +89,58 @@ int peer_start(struct peer *p, struct spawner *s, const char *path, char **argv,
     fd_set_nonblock(p->in, true);
     fd_set_nonblock(p->out, true);
     fd_set_nonblock(p->err, true);
-    p->state = PEER_CONNECTING;
-    p->attempts++;
-    p->magic = p->told = false;
-    p->skipped = p->said_len = p->from.len = p->to.len = 0;
-    p->said[0] = '\0';
+    begin_attempt(p);
     return 0;
+}
+
+void peer_dial(struct peer *p)
+{
+    begin_attempt(p);
+    p->by_daemon = p->dialing = true;
+}
+
+int peer_connected(struct peer *p, int fd, const struct tls_key *key, struct err *e)
+{
+    p->dialing = false;
+    p->out = fd;
+    p->in = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    if (p->in < 0)
+        return err_sys(e, errno, "dup");
+    link_tune(fd, DEAD_MS);
+    return tls_new(&p->sealed.tls, TLS_CLIENT, key, &p->sealed.wire, e);
+}
+
+bool peer_is_known(const struct peer *p)
+{
+    return p->sealed.tls && tls_established(p->sealed.tls);
+}
+
+void peer_hang_up(struct peer *p)
+{
+    p->dialing = false;
+    close_fd(&p->in);
+    close_fd(&p->out);
+    sealed_fini(&p->sealed);
 }
 
 /* -------------------------------------------------------------------------------------- writing */
 
 bool peer_has_to_write(const struct peer *p)
 {
-    return p->in >= 0 && (p->piece[0].n || p->piece[1].n || p->to.len);
+    return p->in >= 0 && !p->mute &&
+           (p->piece[0].n || p->piece[1].n || p->to.len || sealed_pending(&p->sealed));
 }
 
-/* Nobody reads any more: the end of the process, which comes next, says why. */
+/* Nobody reads any more: the end of the process, which comes next, says why. A socket stays open to
+ * be read, and its number with it, by which epoll knows it. */
 static void give_up_writing(struct peer *p)
 {
-    close_fd(&p->in);
+    if (p->by_daemon && p->in >= 0) {
+        shutdown(p->in, SHUT_WR);
+        p->mute = true;
+    } else {
+        close_fd(&p->in);
+    }
     p->to.len = 0;
     p->piece[0].n = p->piece[1].n = 0;
 }
@@ -103,7 +150,7 @@ void peer_write(struct peer *p)
     while (peer_has_to_write(p)) {
         struct peer_piece *piece = p->piece[0].n ? &p->piece[0] : &p->piece[1];
         const void *data = piece->n ? piece->p : p->to.data;
-        ssize_t n = write(p->in, data, piece->n ? piece->n : p->to.len);
+        ssize_t n = sealed_write(&p->sealed, p->in, data, piece->n ? piece->n : p->to.len);
         if (n < 0 && errno != EAGAIN && errno != EINTR)
             give_up_writing(p);
         if (n < 0)
@@ -119,7 +166,7 @@ void peer_write(struct peer *p)
 
 void peer_send(struct peer *p, enum frame_type type, const void *body, size_t n)
 {
-    if (p->in < 0)
+    if (p->in < 0 || p->mute)
         return;
     frame_put(&p->to, type, body, n);
     peer_write(p);
@@ -182,15 +229,19 @@ bool peer_read(struct peer *p, enum peer_end end)
         read_said(p);
         return p->err >= 0;
     }
-    xbuf_reserve(&p->from, FRAME_DATA_MAX);
-    ssize_t n = read(p->out, p->from.data + p->from.len, p->from.cap - p->from.len);
+    ssize_t n = sealed_read(&p->sealed, p->out, &p->from);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return true;
     if (n <= 0) {
+        const char *why = n == 0            ? "closed from there"
+                          : errno == EACCES ? "it has another token"
+                                            : strerror(errno);
+        p->refused = p->by_daemon && n < 0 && errno == EACCES;
+        if (p->by_daemon)
+            keep_said(p, why, strlen(why));
         close_fd(&p->out);
         return false;
     }
-    p->from.len += (size_t)n;
     if (!p->magic)
         skip_to_magic(p);
     if (p->magic || p->skipped <= SKIPPED_MAX)
@@ -217,14 +268,14 @@ int peer_next_frame(struct peer *p, size_t *at, struct frame *f)
 
 void peer_drop(struct peer *p)
 {
-    p->to.len = 0;
-    p->piece[0].n = p->piece[1].n = 0;
-    close_fd(&p->in);
+    give_up_writing(p);
 }
 
 void peer_kill(struct peer *p)
 {
     peer_drop(p);
+    if (p->by_daemon && p->out >= 0)
+        shutdown(p->out, SHUT_RDWR);
     if (p->pid > 0)
         kill(p->pid, p->srun && !p->told ? SIGTERM : SIGKILL);
     p->told = true;
@@ -244,20 +295,22 @@ static bool may_pass(const struct peer *p)
     return false;
 }
 
-bool peer_ended(struct peer *p, int status, uint64_t deadline_ns, uint64_t now)
+bool peer_ended(struct peer *p, int status)
 {
     bool early = p->state == PEER_CONNECTING;
     while (p->err >= 0 && read_said(p)) /* not to its end: ssh may leave a process behind */
         ;
     close_fd(&p->in);
     close_fd(&p->err);
-    unsigned pid = (unsigned)p->pid;
     p->pid = -1;
-    if (!early || p->here || !WIFEXITED(status) || WEXITSTATUS(status) != SSH_FAILED ||
-        !may_pass(p))
-        return false;
+    return early && !p->here && WIFEXITED(status) && WEXITSTATUS(status) == SSH_FAILED &&
+           may_pass(p);
+}
+
+bool peer_again(struct peer *p, uint64_t deadline_ns, uint64_t now)
+{
     uint64_t wait = AGAIN_NS << (p->attempts < 5 ? p->attempts - 1 : 4);
-    wait += wait * (pid % 64) / 64; /* not all at once again */
+    wait += wait * ((uintptr_t)p / sizeof(*p) % 64) / 64; /* not all at once again */
     if (now + wait >= deadline_ns)
         return false;
     close_fd(&p->out);
@@ -282,13 +335,14 @@ void peer_explain(const struct peer *p, int status, struct err *e)
 {
     char line[sizeof(p->said)];
     last_line(p, line, sizeof(line));
-    bool missing = WIFEXITED(status) && (WEXITSTATUS(status) == 127 || WEXITSTATUS(status) == 126);
+    bool missing = !p->by_daemon && WIFEXITED(status) &&
+                   (WEXITSTATUS(status) == 127 || WEXITSTATUS(status) == 126);
     if (missing)
         err_set(e, -ENOENT,
                 "dlaunch cannot be run there%s%s; --prefix names its place, --bcast "
                 "copies it",
                 *line ? ": " : "", line);
-    else if (*line)
+    else if (*line || p->by_daemon)
         err_set(e, -EIO, "%s", line);
     else if (WIFSIGNALED(status))
         err_set(e, -EIO, "what was to reach it was killed by signal %d", WTERMSIG(status));

@@ -1,5 +1,5 @@
-/* peer.h: one host of dlaunch -H as the head has it: the ssh client, or the dlaunch of this host,
- * and what goes to and comes from it (frame.h).
+/* peer.h: one host of dlaunch -H as the head has it: the ssh client, the dlaunch of this host, or a
+ * connection to the host's daemon, and what goes to and comes from it (frame.h).
  *
  *     WAITING -> CONNECTING -> READY -> PLANNED -> GONE
  *        ^           |           |                  ^
@@ -9,7 +9,7 @@
  *   CONNECTING  started; it has not said FRAME_HELLO
  *   READY       dlaunch runs there and waits for the plan
  *   PLANNED     it has the plan
- *   GONE        its process has ended and all that it said has been read */
+ *   GONE        its process or connection has ended and all that it said has been read */
 #ifndef LAUNCHER_HOSTS_PEER_H
 #define LAUNCHER_HOSTS_PEER_H
 
@@ -21,6 +21,7 @@
 #include "core/err.h"
 #include "launcher/hosts/frame.h"
 #include "launcher/hosts/host_list.h"
+#include "launcher/hosts/sealed.h"
 
 struct spawner;
 
@@ -40,9 +41,15 @@ struct peer {
         srun; /* reached by srun, which ends its step when it is told to end, and not when killed */
     int rank; /* of its node; -1: not planned */
 
+    bool by_daemon, no_daemon; /* of this attempt; there is none, or none that can be used */
+    bool dialing;              /* being connected to the daemon */
+    struct sealed sealed;      /* the connection */
+    bool refused;              /* the daemon has another token */
+    bool mute;                 /* nothing more goes to the daemon */
+
     pid_t pid;        /* -1: no process */
-    bool told;        /* srun has been told to end */
-    int in, out, err; /* pipes; -1 closed */
+    bool told;        /* it has been told to end, of which srun takes note once */
+    int in, out, err; /* pipes, or one socket under two numbers; -1 closed */
     struct buf to, from;
     struct peer_piece piece[2]; /* sent before `to` */
     size_t skipped;             /* bytes before FRAME_MAGIC */
@@ -70,6 +77,15 @@ void peer_fini(struct peer *p);
 /* Starts the process. */
 int peer_start(struct peer *p, struct spawner *s, const char *path, char **argv, struct err *e);
 
+/* An attempt by the daemon begins: somebody connects (dial.h). */
+void peer_dial(struct peer *p);
+/* It is connected. */
+int peer_connected(struct peer *p, int fd, const struct tls_key *key, struct err *e);
+/* The daemon knows the key. */
+bool peer_is_known(const struct peer *p);
+/* Ends the connection to the daemon, or the attempt. */
+void peer_hang_up(struct peer *p);
+
 /* Whether there is something to write; writes what is taken. */
 bool peer_has_to_write(const struct peer *p);
 void peer_write(struct peer *p);
@@ -89,9 +105,12 @@ void peer_drop(struct peer *p);
  * kills it. */
 void peer_kill(struct peer *p);
 
-/* The process has ended; its status as wait(2) gives it. Reads what is left of it. True: try again
- * later, ssh could not get through for now. */
-bool peer_ended(struct peer *p, int status, uint64_t deadline_ns, uint64_t now);
+/* The process has ended; its status as wait(2) gives it. Reads what is left of it. True: ssh could
+ * not get through for now, and another attempt may do. */
+bool peer_ended(struct peer *p, int status);
+
+/* Tries again later. False: not before the deadline. */
+bool peer_again(struct peer *p, uint64_t deadline_ns, uint64_t now);
 
 /* Why there is no dlaunch on the host, in one line. */
 void peer_explain(const struct peer *p, int status, struct err *e);

@@ -24,6 +24,9 @@ int plan_options_check(struct options *o, size_t nhosts, struct err *e)
                            "with a list of hosts",
                            opt_where(o, alone[i]));
     }
+    if (o->value[OPT_serve_addr].from == FROM_ARGV)
+        return err_set(e, -EINVAL, "%s has no effect without --serve",
+                       opt_where(o, OPT_serve_addr));
     if (opt_given(o, OPT_local_addr) && nhosts > 1)
         return err_set(e, -EINVAL,
                        "%s: one address cannot be that of %zu hosts; --interface names "
@@ -213,8 +216,9 @@ static int set_counts(struct options *o, struct err *e)
 
 int plan_options_without_hosts(struct options *o, struct err *e)
 {
-    static const enum opt_id of_hosts[] = {OPT_include,      OPT_exclude,  OPT_bcast,   OPT_prefix,
-                                           OPT_launch_agent, OPT_ssh_args, OPT_ssh_port};
+    static const enum opt_id of_hosts[] = {OPT_include,  OPT_exclude,      OPT_bcast,
+                                           OPT_prefix,   OPT_launch_agent, OPT_ssh_args,
+                                           OPT_ssh_port, OPT_serve_addr,   OPT_serve_port};
     for (size_t i = 0; i < ARRAY_LEN(of_hosts); i++) {
         if (o->value[of_hosts[i]].from == FROM_ARGV)
             return err_set(e, -EINVAL, "%s has no effect without --host or --hostfile",

@@ -59,17 +59,24 @@ static bool is_called(const char *path, const char *name)
 int reach_init(struct reach *r, struct options *o, size_t copied, struct err *e)
 {
     char **agent, **args = NULL;
+    const char *how = opt_text(o, OPT_launch_agent);
     size_t n = 0, nargs = 0;
-    if (words_split(o, opt_text(o, OPT_launch_agent), &agent, e) < 0)
+    *r = (struct reach){.way = strcmp(how, "auto") == 0     ? REACH_BOTH
+                               : strcmp(how, "daemon") == 0 ? REACH_DAEMON
+                                                            : REACH_COMMAND};
+    if (r->way == REACH_BOTH)
+        how = "ssh";
+    if (words_split(o, how, &agent, e) < 0)
         return err_wrap(e, "%s", opt_where(o, OPT_launch_agent));
     bool ssh = is_called(agent[0], "ssh");
     if (!ssh && (opt_given(o, OPT_ssh_args) || opt_given(o, OPT_ssh_port))) {
         enum opt_id id = opt_given(o, OPT_ssh_args) ? OPT_ssh_args : OPT_ssh_port;
-        return err_set(e, -EINVAL,
-                       "%s has no effect with --launch_agent %s: write the arguments "
-                       "there",
-                       opt_where(o, id), opt_text(o, OPT_launch_agent));
+        return err_set(e, -EINVAL, "%s has no effect with --launch_agent %s%s", opt_where(o, id),
+                       opt_text(o, OPT_launch_agent),
+                       r->way == REACH_DAEMON ? "" : ": write the arguments there");
     }
+    if (r->way == REACH_DAEMON)
+        return 0;
     if (*opt_text(o, OPT_ssh_args) && words_split(o, opt_text(o, OPT_ssh_args), &args, e) < 0)
         return err_wrap(e, "%s", opt_where(o, OPT_ssh_args));
     char *path = exec_find(agent[0], e);
@@ -79,7 +86,8 @@ int reach_init(struct reach *r, struct options *o, size_t copied, struct err *e)
         n++;
     while (args && args[nargs])
         nargs++;
-    *r = (struct reach){.path = options_printf(o, "%s", path), .srun = is_called(agent[0], "srun")};
+    r->path = options_printf(o, "%s", path);
+    r->srun = is_called(agent[0], "srun");
     free(path);
     char **w = r->words = options_alloc(o, (n + nargs + 16) * sizeof(*w));
     for (size_t i = 0; i < n; i++)

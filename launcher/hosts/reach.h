@@ -1,4 +1,5 @@
-/* reach.h: the command that starts dlaunch --from_head on a host: ssh, or --launch_agent's.
+/* reach.h: how a host is reached: by its daemon (serve.h), or by the command that starts
+ * dlaunch --from_head there: ssh, or --launch_agent's.
  *
  * Neither the plan nor the token is in it; both go by standard input (frame.h). */
 #ifndef LAUNCHER_HOSTS_REACH_H
@@ -6,8 +7,15 @@
 
 #include "launcher/hosts/host_list.h"
 
+enum reach_way {
+    REACH_BOTH,    /* by the daemon where one answers, else by ssh */
+    REACH_DAEMON,  /* by the daemon only, this host too */
+    REACH_COMMAND, /* by a command only */
+};
+
 struct reach {
-    const char *path; /* of the program in words[0] */
+    enum reach_way way;
+    const char *path; /* of the program in words[0]; NULL: REACH_DAEMON */
     char **words;     /* all arguments before the host's */
     bool srun;        /* the host and the command as srun takes them */
     const char *command;

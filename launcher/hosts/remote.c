@@ -24,6 +24,7 @@
 #define GRACE_MS   300    /* between SIGTERM and SIGKILL when the head is gone */
 #define PARTIAL_MS 50     /* how long an unfinished line waits for its end */
 #define DRAIN_MS   250    /* for output whose pipe somebody else holds, at the end */
+#define CLOSE_S    2      /* for the head to close its end of the socket */
 #define QUEUE_MAX  262144 /* bytes for the head before the workers have to wait */
 
 extern char **environ;
@@ -38,6 +39,8 @@ struct stream {
 
 struct remote {
     struct plan_of_host plan;
+    const struct remote_head *head; /* NULL: standard input and output are pipes */
+    struct sealed sealed;
     struct buf in, out; /* from the head, to the head */
     struct buf input;   /* for the workers */
     bool head_gone, input_ended, began;
@@ -62,8 +65,12 @@ static void say_hello(struct remote *r)
     if (r->listen_fd >= 0 && getsockname(r->listen_fd, &a.sa, &a.len) == 0)
         h.port = netaddr_port(&a);
     gethostname(h.host, sizeof(h.host) - 1);
-    if (ssh && sscanf(ssh, "%63s %*s %63s", h.head, h.here) != 2)
+    if (r->head) {
+        memcpy(h.head, r->head->there, sizeof(h.head));
+        memcpy(h.here, r->head->here, sizeof(h.here));
+    } else if (ssh && sscanf(ssh, "%63s %*s %63s", h.head, h.here) != 2) {
         h.head[0] = h.here[0] = '\0';
+    }
     xbuf_reserve(&r->out, sizeof(FRAME_MAGIC));
     buf_put(&r->out, FRAME_MAGIC, strlen(FRAME_MAGIC));
     frame_hello_put(&r->out, &h);
@@ -251,6 +258,7 @@ static int start_launcher(struct remote *r, int (*launch)(const struct remote_jo
         return -errno;
     if (r->launcher == 0) {
         close(r->signals);
+        sealed_fini(&r->sealed);
         sigprocmask(SIG_SETMASK, &mask, NULL);
         const int child[6] = {pipes[0][0], pipes[1][1], pipes[2][1],
                               pipes[3][1], state[1],    pipes[4][1]};
@@ -281,7 +289,7 @@ static int start_launcher(struct remote *r, int (*launch)(const struct remote_jo
     return 0;
 }
 
-/* -------------------------------------------------------------------------- what the head sends */
+/* ---------------------------------------------------------------------------------- to the head */
 
 static void head_is_gone(struct remote *r)
 {
@@ -293,6 +301,50 @@ static void head_is_gone(struct remote *r)
         kill(r->launcher, SIGTERM);
     r->kill_ns = mono_ns() + GRACE_MS * 1000000ull;
 }
+
+static void put_data(struct remote *r, enum frame_type type, const uint8_t *p, size_t n)
+{
+    for (size_t part; n && !r->head_gone; p += part, n -= part) {
+        part = n < FRAME_DATA_MAX ? n : FRAME_DATA_MAX;
+        frame_put(&r->out, type, p, part);
+    }
+}
+
+static bool has_to_write(const struct remote *r)
+{
+    return !r->head_gone && (r->out.len || sealed_pending(&r->sealed));
+}
+
+static void write_head(struct remote *r)
+{
+    ssize_t n = sealed_write(&r->sealed, STDOUT_FILENO, r->out.data, r->out.len);
+    if (n > 0)
+        buf_consume(&r->out, (size_t)n);
+    else if (n < 0 && errno != EAGAIN && errno != EINTR)
+        head_is_gone(r);
+}
+
+/* Writes all of it, to a blocking descriptor. */
+static void flush_head(struct remote *r)
+{
+    while (has_to_write(r))
+        write_head(r);
+}
+
+/* Why there is no job: to ssh, which shows it at the head, or to the head itself. */
+static void complain(struct remote *r, const char *what, int errnum)
+{
+    char why[ERR_TEXT_MAX];
+    char *text = xasprintf("%c%s: %s", LOG_LEVEL_ERROR, what, err_text(errnum, why));
+    if (r->head)
+        put_data(r, FRAME_LOG, (const uint8_t *)text, strlen(text + 1) + 1);
+    else
+        fprintf(stderr, "%s\n", text + 1);
+    free(text);
+    flush_head(r);
+}
+
+/* -------------------------------------------------------------------------- what the head sends */
 
 /* Returns the signal of a frame, which is one that a launcher may get. */
 static int signal_of(const struct frame *f)
@@ -336,13 +388,8 @@ static void hand_signals_on(struct remote *r)
 /* Reads what there is. False: the stream has ended. */
 static bool read_head(struct remote *r)
 {
-    xbuf_reserve(&r->in, FRAME_DATA_MAX);
-    ssize_t n = read(STDIN_FILENO, r->in.data + r->in.len, r->in.cap - r->in.len);
-    if (n < 0 && (errno == EINTR || errno == EAGAIN))
-        return true;
-    if (n > 0)
-        r->in.len += (size_t)n;
-    return n > 0;
+    ssize_t n = sealed_read(&r->sealed, STDIN_FILENO, &r->in);
+    return n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN));
 }
 
 static void take_frames(struct remote *r)
@@ -371,8 +418,10 @@ static int wait_for_plan(struct remote *r)
         if (n > 0 && f.type == FRAME_PLAN && (rc = plan_get(&f, &r->plan)) < 0)
             return 2;
         if (n > 0 && f.type == FRAME_PROGRAM && (rc = write_program(r, &f)) < 0) {
-            fprintf(stderr, "cannot write the program under %s: %s\n",
-                    getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp", strerror(-rc));
+            const char *tmp = getenv("TMPDIR");
+            char *what = xasprintf("cannot write the program under %s", tmp ? tmp : "/tmp");
+            complain(r, what, -rc);
+            free(what);
             return 125;
         }
         bool plan = n > 0 && f.type == FRAME_PLAN;
@@ -388,14 +437,6 @@ static int wait_for_plan(struct remote *r)
 }
 
 /* ------------------------------------------------------------------------ what the head is sent */
-
-static void put_data(struct remote *r, enum frame_type type, const uint8_t *p, size_t n)
-{
-    for (size_t part; n && !r->head_gone; p += part, n -= part) {
-        part = n < FRAME_DATA_MAX ? n : FRAME_DATA_MAX;
-        frame_put(&r->out, type, p, part);
-    }
-}
 
 /* dlaunch's own lines, each with its level in front (log_set_fd()). */
 static void put_lines(struct remote *r, const uint8_t *p, size_t n)
@@ -455,15 +496,6 @@ static void read_state(struct remote *r)
             put_data(r, FRAME_BEGAN, (const uint8_t *)"", 1);
         }
     }
-}
-
-static void write_head(struct remote *r)
-{
-    ssize_t n = write(STDOUT_FILENO, r->out.data, r->out.len);
-    if (n > 0)
-        buf_consume(&r->out, (size_t)n);
-    else if (n < 0 && errno != EAGAIN && errno != EINTR)
-        head_is_gone(r);
 }
 
 static void write_input(struct remote *r)
@@ -530,7 +562,7 @@ static void turn(struct remote *r)
     bool full = r->out.len >= QUEUE_MAX;
     struct pollfd f[9] = {
         {r->head_gone ? -1 : STDIN_FILENO, POLLIN, 0},
-        {r->out.len && !r->head_gone ? STDOUT_FILENO : -1, POLLOUT, 0},
+        {has_to_write(r) ? STDOUT_FILENO : -1, POLLOUT, 0},
         {full ? -1 : r->streams[OUT].fd, POLLIN, 0},
         {full ? -1 : r->streams[ERR].fd, POLLIN, 0},
         {r->streams[LOG].fd, POLLIN, 0},
@@ -589,6 +621,19 @@ static int wait_for_launcher(struct remote *r)
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+/* What the head has sent and nobody has read would turn the end of the socket into a reset, which
+ * may overtake the last frames. */
+static void await_close(void)
+{
+    char rest[4096];
+    struct pollfd f = {STDIN_FILENO, POLLIN, 0};
+    uint64_t end = mono_ns() + CLOSE_S * 1000000000ull;
+    shutdown(STDOUT_FILENO, SHUT_WR);
+    while (poll(&f, 1, ms_until(end, mono_ns(), -1)) > 0 &&
+           read(STDIN_FILENO, rest, sizeof(rest)) > 0)
+        ;
+}
+
 static int finish(struct remote *r)
 {
     pass_on(r, &r->streams[OUT], true);
@@ -600,8 +645,9 @@ static int finish(struct remote *r)
     send_file(r, FRAME_JSON, r->json_fd);
     put_data(r, FRAME_EXIT, &status, 1);
     fd_set_nonblock(STDOUT_FILENO, false);
-    while (r->out.len && !r->head_gone)
-        write_head(r);
+    flush_head(r);
+    if (r->head)
+        await_close();
     remove_program(r);
     return status;
 }
@@ -610,17 +656,15 @@ static int remote_run(struct remote *r,
                       int (*launch)(const struct remote_job *job, int argc, char **argv))
 {
     say_hello(r);
-    if (fd_write_all(STDOUT_FILENO, r->out.data, r->out.len) < 0)
-        return 125;
-    r->out.len = 0;
-    int rc = wait_for_plan(r);
+    flush_head(r);
+    int rc = r->head_gone ? 125 : wait_for_plan(r);
     if (rc == 0 && r->plan.program_at)
         rc = use_program(r);
     if (rc == 0)
         rc = start_launcher(r, launch);
     if (rc != 0) {
         if (rc < 0)
-            fprintf(stderr, "cannot start the job: %s\n", strerror(-rc));
+            complain(r, "cannot start the job", -rc);
         remove_program(r);
         return rc < 0 ? 125 : rc;
     }
@@ -633,6 +677,7 @@ static int remote_run(struct remote *r,
 static void remote_fini(struct remote *r)
 {
     plan_fini(&r->plan);
+    sealed_fini(&r->sealed);
     buf_fini(&r->in);
     buf_fini(&r->out);
     buf_fini(&r->input);
@@ -640,15 +685,22 @@ static void remote_fini(struct remote *r)
         buf_fini(&r->streams[i].kept);
 }
 
-int remote_main(int (*launch)(const struct remote_job *job, int argc, char **argv))
+int remote_main(const struct remote_head *head,
+                int (*launch)(const struct remote_job *job, int argc, char **argv))
 {
-    struct remote r = {
-        .listen_fd = -1, .state_fd = -1, .input_fd = -1, .signals = -1, .launcher = -1};
+    struct remote r = {.head = head,
+                       .listen_fd = -1,
+                       .state_fd = -1,
+                       .input_fd = -1,
+                       .signals = -1,
+                       .launcher = -1};
     const char *copied = getenv("DLAUNCH_COPIED"); /* a folder: reach.c has put dlaunch there */
     if (isatty(STDIN_FILENO)) {
         log_error("--from_head is for dlaunch itself, which reads a plan from standard input");
         return 2;
     }
+    if (head)
+        r.sealed = head->sealed;
     signal(SIGPIPE, SIG_IGN);
     prctl(PR_SET_NAME, "dl-host");
     if (copied) { /* this process needs the file no more */

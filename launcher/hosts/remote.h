@@ -4,11 +4,13 @@
  * child: it hands the plan down, and carries input, output, signals and the end (frame.h). It holds
  * no policy. When standard input ends or breaks, the head is gone, and the launcher is told to stop
  * and killed GRACE_MS later; its guardian and agent see to the rest. When this process is killed,
- * the kernel kills the launcher. */
+ * the kernel kills the launcher.
+ *
+ * The daemon (serve.h) forks such a process, too: then standard input and output are a socket. */
 #ifndef LAUNCHER_HOSTS_REMOTE_H
 #define LAUNCHER_HOSTS_REMOTE_H
 
-#include <stdbool.h>
+#include "launcher/hosts/sealed.h"
 
 /* The launcher of such a host has these besides its options. */
 struct remote_job {
@@ -19,7 +21,15 @@ struct remote_job {
     int listen_fd; /* the rendezvous listens on this socket; 0: on one of its own */
 };
 
-/* launch: runs a job in this process, as the command line says. Returns the exit status. */
-int remote_main(int (*launch)(const struct remote_job *job, int argc, char **argv));
+/* A head that has connected to the daemon. */
+struct remote_head {
+    struct sealed sealed;     /* the handshake is over */
+    char here[64], there[64]; /* the addresses of the connection */
+};
+
+/* head: at the other end of the socket that standard input and output are; NULL: they are pipes.
+ * launch: runs a job in this process, as the command line says. Returns the exit status. */
+int remote_main(const struct remote_head *head,
+                int (*launch)(const struct remote_job *job, int argc, char **argv));
 
 #endif

@@ -45,6 +45,8 @@ START_TEST(install_use_uninstall)
         "include/dlcoll_types.hpp;"
         "grep -qx 'prefix=/opt/dl' lib/pkgconfig/dlcoll.pc lib/pkgconfig/dlaunch.pc;"
         "grep -q '^ExecStart=/opt/dl/bin/dlaunch ' lib/systemd/system/dlaunch@.service;"
+        "test -L bin/dlaunchd;"
+        "grep -q '^ExecStart=/opt/dl/bin/dlaunchd ' lib/systemd/user/dlaunchd.service;"
         "! grep -rIl '@[A-Z]*@\\|%s' .; ! find . -perm /022 ! -type l | grep .",
         dest, dest));
 

@@ -378,12 +378,13 @@ START_TEST(unknown_variables)
         /* in a pod: of the services "dlaunch-n0" and "dlaunch" */
         {"DLAUNCH_N0_PORT_29500_TCP=4", NULL},
         {"DLAUNCH_SERVICE_HOST=4", NULL},
+        {"DLAUNCH_SERVICE_PORT=4", NULL},
         {"DLAUNCH_MAX_RESTART=4", " (did you mean DLAUNCH_MAX_RESTARTS?)"},
     };
     struct buf said = BUF_INIT;
     log_set_writer(keep_line, &said);
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        char *const pod = i + 3 >= ARRAY_LEN(rows) ? "KUBERNETES_SERVICE_HOST=10.0.0.1" : NULL;
+        char *const pod = i + 4 >= ARRAY_LEN(rows) ? "KUBERNETES_SERVICE_HOST=10.0.0.1" : NULL;
         char *want = rows[i].says
                          ? xasprintf("dlaunch: unknown variable %.*s has no effect%s\n",
                                      (int)strcspn(rows[i].var, "="), rows[i].var, rows[i].says)

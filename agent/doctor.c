@@ -68,7 +68,8 @@ struct doctor {
     bool *answered;
     int *bad; /* matches of each node */
     json_t **answers;
-    int missing; /* answers */
+    int nanswers; /* one for each node; the table is gone when they are freed */
+    int missing;  /* answers */
     uint64_t request_id, asked_wall_ns, seed;
     int round, rounds;
     int again[AGAIN_MOST][2], nagain, times;
@@ -417,6 +418,7 @@ static void lead(struct doctor *d)
     d->answered = xcalloc(n, sizeof(*d->answered));
     d->bad = xcalloc(n, sizeof(*d->bad));
     d->answers = xcalloc(n, sizeof(json_t *));
+    d->nanswers = (int)n;
     d->rounds = match_rounds(d->table->nnodes);
     d->rounds = d->rounds < ROUNDS_MOST ? d->rounds : ROUNDS_MOST;
     ask_for_facts(d);
@@ -598,7 +600,7 @@ static int open_doctor(struct doctor *d, struct err *e)
 
 static void free_doctor(struct doctor *d)
 {
-    for (int i = 0; d->answers && i < d->table->nnodes; i++)
+    for (int i = 0; i < d->nanswers; i++)
         json_decref(d->answers[i]);
     json_decref(d->nodes);
     json_decref(d->pairs);

@@ -927,7 +927,8 @@ int head_run(struct options *o, const struct host_list *hosts, const struct head
     while (!head_is_over(&h))
         head_turn(&h);
     input_fini(&h.input);
-    if (h.last && h.last->report && h.last->status == exit_status(&h))
+    int status = exit_status(&h);
+    if (h.last && h.last->report && h.last->status == status)
         head_output_report(h.output, h.last->report, h.last->report_len);
     write_json(&h);
     head_output_finish(h.output, h.stop_ns ? UNREAD_S : -1);
@@ -941,7 +942,7 @@ int head_run(struct options *o, const struct host_list *hosts, const struct head
     close_fd(&h.events);
     close_fd(&h.epfd);
     close_fd(&h.signals);
-    return exit_status(&h);
+    return status;
 }
 
 /* ------------------------------------------------------------------------------------ --dry_run */

@@ -35,6 +35,7 @@ need() { # set of packages by Debian's names
         lack_lib check check check.h
         python3 -c 'import json' 2>/dev/null || lack python3
         have g++ || lack g++
+        have mandoc || lack mandoc
         ldconfig -p 2>/dev/null | grep -q 'libdw\.so\.1' || lack libdw1
         python3 -c 'import numpy' 2>/dev/null || /usr/bin/python3 -c 'import numpy' 2>/dev/null || lack python3-numpy
         ;;

@@ -356,7 +356,11 @@ START_TEST(a_liar)
         proc_start(&p, ARGV(dlaunchctl, "-p", "well", "status"), NULL, 0);
         int c = accept(fd, NULL, NULL);
         ck_assert_int_ge(c, 0);
-        ck_assert_int_eq(write(c, answers[i], strlen(answers[i])), strlen(answers[i]));
+        ssize_t sent = send(c, answers[i], strlen(answers[i]), MSG_NOSIGNAL);
+        if (sent < 0) /* on a busy machine dlaunchctl has stopped waiting */
+            ck_assert_int_eq(errno, EPIPE);
+        else
+            ck_assert_int_eq(sent, strlen(answers[i]));
         close(c);
         ck_assert_int_eq(proc_wait(&p, 20), 0);
         ck_assert_ptr_nonnull(strstr(p.out, "run id well"));

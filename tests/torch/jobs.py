@@ -78,9 +78,9 @@ class Job:
     def everything(self):
         return f"$ {' '.join(self.argv)}\n{self.text()}\n--- stderr\n{self.text('err')}"
 
-    def wait(self, status=0):
+    def wait(self, status=0, seconds=SLOW):
         try:
-            self.p.wait(SLOW)
+            self.p.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError("did not end in time\n" + self.everything()) from None
         code = self.p.returncode if self.p.returncode >= 0 else 128 - self.p.returncode

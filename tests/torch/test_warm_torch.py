@@ -8,13 +8,14 @@ import os
 import re
 import sys
 
-from jobs import BACKEND_ENV, PYTHON, build_backend, count, dlaunch, nodes, run_checks, script, torch_version
+from jobs import BACKEND_ENV, PYTHON, SLOW, build_backend, count, dlaunch, nodes, run_checks, script, torch_version
 
 VERSION = torch_version()
 if VERSION is None:
     print(f"SKIPPED: {sys.executable} has no PyTorch")
     sys.exit(0)
 RESTARTS, COLD_RESTARTS = int(os.environ.get("RESTARTS", "20")), int(os.environ.get("COLD_RESTARTS", "3"))
+SLOW_START = 60  # seconds that a cold start of PyTorch may take on a busy machine
 
 
 def train(folder, backend, warm, restarts, epochs):
@@ -22,7 +23,7 @@ def train(folder, backend, warm, restarts, epochs):
     os.makedirs(folder)
     more = ["--verbose", "--progress_time", "0", "--max_restarts", restarts, "--warm", warm]
     jobs = nodes(2, "--nproc_per_node", 2, *more, script("restarts.py"), backend, folder, epochs, restarts, env=BACKEND_ENV)
-    text = "".join(job.wait() for job in jobs)
+    text = "".join(job.wait(seconds=SLOW + restarts * SLOW_START) for job in jobs)
     assert f"trained: {restarts} restarts, world 4" in text, text + jobs[0].text("err")
     begun_warm = sum(count(job.text("err"), ", warm") for job in jobs)
     # a worker that is killed before the warm interpreters are ready is followed by a cold one

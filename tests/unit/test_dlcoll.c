@@ -510,7 +510,8 @@ static void contained(struct ranks *j, int rank, pid_t other)
     dlcoll_comm *c = comm_start();
     dlcoll_opts o = DLCOLL_OPTS_INIT;
     int pid, x = 0, status;
-    EXPECT(dlcoll_rank_host(c, 0, NULL, 0, &pid) == 0 && pid == 2, "%d", pid);
+    EXPECT(dlcoll_rank_host(c, 0, NULL, 0, &pid) == 0 && pid == (rank == 0 ? getpid() : other),
+           "%d", pid);
     if (rank == 0) {
         ranks_await_go(j);
     } else {
@@ -531,7 +532,7 @@ static void in_container(struct ranks *j, int rank)
     pid_t init = fork();
     if (init != 0)
         end_as(init);
-    /* 2 is rank 0 in the one, and with rank 1 somebody else, whose parent rank 1 is. */
+    /* The first child of init is rank 0 in the one, and a child of rank 1 in the other. */
     if (rank == 0 && (init = fork()) != 0)
         end_as(init);
     if (rank == 0)

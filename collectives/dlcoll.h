@@ -16,7 +16,8 @@
  *
  * Operations. Every rank of a communicator must call the same operations in the same order, with
  * the same count, type, reduction and root. Ranks that call different ones get DLCOLL_EMISMATCH,
- * with both calls in the text, after at most half a second of waiting. A rank that waits for no
+ * with both calls in the text and, where most ranks agree, the one that does not, after at most
+ * half a second of waiting. A rank that waits for no
  * other rank (it only sends, or its count is 0) gets it in the next operation in which all ranks
  * wait for all others.
  *

@@ -176,7 +176,7 @@ int comm_look(dlcoll_comm *c, int *culprit)
 {
     struct err e = ERR_INIT;
     *culprit = -1;
-    if (c->topo.nnodes > 1 || !c->shared_stop)
+    if (c->topo.nnodes > 1 || !c->shared_stop || !c->world->segment.base)
         acceptor_serve(&c->job->acceptor, &e);
     if (comm_is_stopped(c))
         return -ECANCELED;

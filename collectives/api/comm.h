@@ -179,9 +179,9 @@ void comm_ring(const dlcoll_comm *c);
  * Returns the public code. */
 int comm_fail_as(dlcoll_comm *c, const dlcoll_comm *group, enum call_kind kind);
 
-/* A rank asks for this rank's last call (net/wire.h): if the calls differ, the communicator must
- * stop. Any thread. */
-void comm_asked(struct acceptor_subscriber *subscriber, int from, const struct ask *ask);
+/* A rank waits for this one, or asks for its call (net/wire.h). If the calls differ, the
+ * communicator must stop. True: *ask is the answer. Any thread. */
+bool comm_asked(struct acceptor_subscriber *subscriber, int from, struct ask *ask);
 
 /* This rank gives up the communicator: its operations under way end with `code`; the other ranks
  * get `theirs` and the clause. False: the communicator has failed already. */

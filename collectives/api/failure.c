@@ -206,10 +206,31 @@ static bool find_earlier(const dlcoll_comm *c, int peer, const struct coll_call 
            (theirs->seq != c->last.seq || !sig_equal(&theirs->sig, &c->last.sig));
 }
 
+/* Says what was called by `who` and by `others`: the operation's number once, if it is that of
+ * both. */
+static void two_calls(struct notice *cause, const char *who, const struct op_signature *sig,
+                      uint64_t seq, const char *others, const struct op_signature *theirs,
+                      uint64_t their_seq)
+{
+    char called[SIG_TEXT_MAX], other[SIG_TEXT_MAX];
+    uint32_t number = (uint32_t)seq, their_number = (uint32_t)their_seq;
+    sig_describe(sig, called);
+    sig_describe(theirs, other);
+    cause->seq = seq < their_seq ? number : their_number;
+    if (number == their_number)
+        snprintf(cause->text, sizeof(cause->text),
+                 "operation #%" PRIu32 ": %s called %s, %s called %s", number, who, called, others,
+                 other);
+    else
+        snprintf(cause->text, sizeof(cause->text),
+                 "%s called %s as operation #%" PRIu32 ", %s called %s as operation #%" PRIu32, who,
+                 called, number, others, other, their_number);
+}
+
 static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
                      const struct coll_call *call)
 {
-    char ours[SIG_TEXT_MAX], theirs[SIG_TEXT_MAX], name[WORLD_NAME_MAX];
+    char ours[SIG_TEXT_MAX], theirs[SIG_TEXT_MAX], name[WORLD_NAME_MAX], self[24];
     struct coll_call earlier;
     bool differed_before = call->theirs.differed_before;
     if (differed_before && find_earlier(c, peer, call, &earlier)) {
@@ -243,23 +264,143 @@ static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
                  " from there), rank %d called %s as its #%" PRIu32,
                  name, sig_describe(&call->theirs.sig, theirs), (uint32_t)call->theirs.seq,
                  c->world->rank, sig_describe(&call->sig, ours), (uint32_t)call->seq);
-    else
-        snprintf(cause->text, sizeof(cause->text),
-                 "%s called %s as its #%" PRIu32 ", rank %d called %s as its #%" PRIu32, name,
-                 sig_describe(&call->theirs.sig, theirs), (uint32_t)call->theirs.seq,
-                 c->world->rank, sig_describe(&call->sig, ours), (uint32_t)call->seq);
+    else {
+        snprintf(self, sizeof(self), "rank %d", c->world->rank);
+        two_calls(cause, name, &call->theirs.sig, call->theirs.seq, self, &call->sig, call->seq);
+    }
 }
 
-void comm_asked(struct acceptor_subscriber *subscriber, int from, const struct ask *ask)
+/* -------------------------------------------------------------------------------- the odd one out
+ */
+
+enum {
+    VOTERS = TCP_ASK_RANKS, /* ranks of the communicator whose calls are looked at */
+    ASK_MS = 20,            /* until a question is repeated */
+    VOTE_MS = 300           /* at most: a rank that computes does not answer */
+};
+
+/* What rank i has called as its operation `seq`; call->seq is 0 if nothing yet. False: its flight
+ * recorder cannot be seen from here. */
+static bool see_call(const dlcoll_comm *c, int i, uint64_t seq, struct ask *call)
+{
+    const struct segment_local *line =
+        i == c->rank ? c->job->recorder.line
+                     : job_segment_local(&c->world->segment, c->world_ranks[i]);
+    call->seq = seq;
+    if (!line || !recorder_find(line, c->id, &call->seq, &call->sig))
+        call->seq = 0;
+    return line;
+}
+
+static bool same_call(const struct ask *a, const struct ask *b)
+{
+    return a->seq == b->seq && sig_same(&a->sig, &b->sig);
+}
+
+/* The call of more than half of them; NULL: there is none. *n: how many. */
+static const struct ask *find_majority(const struct ask *calls, int voters, int *n)
+{
+    for (int i = 0; i < voters; i++) {
+        *n = 0;
+        for (int k = 0; k < voters && calls[i].seq; k++)
+            *n += calls[k].seq && same_call(&calls[i], &calls[k]);
+        if (*n > voters / 2)
+            return &calls[i];
+    }
+    return NULL;
+}
+
+/* Another rank has found a cause, which is then that of every rank. */
+static bool others_report(const dlcoll_comm *c)
+{
+    struct notice n;
+    int from;
+    return peer_reports(c, &n, &from) && from != c->world->rank;
+}
+
+/* Collects what the voters have called as their operation `seq`, until most calls are the same and
+ * one is not, all are known, another rank reports, or the time is over. *agree: how many called
+ * what most did. NULL: nobody is known to be odd. */
+static const struct ask *vote(dlcoll_comm *c, uint64_t seq, const int *voters, int n,
+                              struct ask *calls, uint64_t end_ns, int *agree)
+{
+    struct tcp_opts o = net_tcp_opts(c, CHANNEL_COLL);
+    memset(calls, 0, (size_t)n * sizeof(*calls));
+    for (;;) {
+        int unknown[VOTERS], places[VOTERS], left = 0, known = 0;
+        struct ask answers[VOTERS];
+        for (int i = 0; i < n; i++) {
+            if (calls[i].seq || see_call(c, voters[i], seq, &calls[i]))
+                continue;
+            places[left] = i;
+            unknown[left++] = voters[i];
+        }
+        tcp_ask_calls(&o, seq, unknown, left, answers, mono_ns() + ASK_MS * 1000000u);
+        for (int k = 0; k < left; k++)
+            calls[places[k]] = answers[k];
+        for (int i = 0; i < n; i++)
+            known += calls[i].seq != 0;
+        const struct ask *most = find_majority(calls, n, agree);
+        if (most && *agree < known)
+            return most;
+        if (known == n || mono_ns() >= end_ns || others_report(c))
+            return NULL;
+        const struct wait_word words[] = {{c->job_word, 0}};
+        wait_sleep(words, 1, 1000 * 1000);
+    }
+}
+
+/* Two calls differ: says which rank made another call than most of them, if one did. The two differ
+ * in the operation that the cause names, or in the next one, where an earlier one of either came to
+ * nothing. */
+static void name_odd_one(dlcoll_comm *c, const struct coll_call *call, struct notice *cause)
+{
+    int voters[VOTERS], n = 0, agree = 0, met = c->rank;
+    struct ask calls[VOTERS];
+    char name[WORLD_NAME_MAX];
+    uint64_t end_ns = mono_ns() + VOTE_MS * 1000000u;
+    for (int i = 0; i < c->size; i++) {
+        if (c->world_ranks[i] == cause->rank)
+            met = i;
+    }
+    voters[n++] = met;
+    if (met != c->rank)
+        voters[n++] = c->rank;
+    for (int i = 0; i < c->size && n < VOTERS; i++) {
+        if (i != met && i != c->rank)
+            voters[n++] = i;
+    }
+    uint64_t seq = call->seq - (uint32_t)((uint32_t)call->seq - cause->seq);
+    const struct ask *most = n > 2 ? vote(c, seq, voters, n, calls, end_ns, &agree) : NULL;
+    if (n > 2 && !most)
+        most = vote(c, seq + 1, voters, n, calls, end_ns, &agree);
+    for (int i = 0; most && i < n; i++) {
+        if (!calls[i].seq || same_call(most, &calls[i]))
+            continue;
+        int rank = c->world_ranks[voters[i]];
+        set_rank(c, cause, rank);
+        two_calls(cause, world_name(c->world, rank, name), &calls[i].sig, calls[i].seq,
+                  agree == c->size - 1 ? "all others" : "most others", &most->sig, most->seq);
+        return;
+    }
+}
+
+bool comm_asked(struct acceptor_subscriber *subscriber, int from, struct ask *ask)
 {
     dlcoll_comm *c = container_of(subscriber, dlcoll_comm, subscriber);
+    if (ask->sig.kind == CALL_NONE) {
+        if (!recorder_find(c->job->recorder.line, c->id, &ask->seq, &ask->sig))
+            ask->seq = 0;
+        return true;
+    }
     struct coll_call call = {.seq = ask->seq, .theirs = {.sig = ask->sig, .seq = ask->seq}};
     struct notice cause = {.rank = -1, .exit_code = -1};
     if (!recorder_find(c->job->recorder.line, c->id, &call.seq, &call.sig) ||
         (call.seq == ask->seq && sig_same(&call.sig, &ask->sig)))
-        return;
+        return false;
     mismatch(c, &cause, from, &call);
     comm_stop_set(&c->own_stop, c->world->rank, &cause);
+    return false;
 }
 
 static void own_view(const dlcoll_comm *c, int status, const struct coll_call *call,
@@ -321,7 +462,9 @@ static bool record(dlcoll_comm *c, const struct notice *cause, const struct coll
     bool first = !atomic_load(&c->failed);
     if (first) {
         char where[64] = "";
-        if (call && call->seq)
+        if (cause->seq) /* its text has the operation */
+            where[0] = '\0';
+        else if (call && call->seq)
             snprintf(where, sizeof(where), "%s #%" PRIu64 ": ", call_name(call->sig.kind),
                      call->seq);
         else if (call &&
@@ -394,6 +537,11 @@ int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call)
     enum source source = look_around(c, look_ms, &cause, &from);
     if (source == OWN_VIEW)
         own_view(c, status, call, &cause);
+    if (cause.seq && call->seq && (source == OWN_VIEW || from == c->world->rank)) {
+        name_odd_one(c, call, &cause);
+        if (others_report(c))
+            source = look_around(c, 0, &cause, &from);
+    }
     if (record(c, &cause, call, consequence_of(c, &cause, source, from)))
         notify_others(c, &cause, source, from);
     return atomic_load(&c->failed_code);

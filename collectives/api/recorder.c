@@ -260,7 +260,8 @@ bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t *s
     for (int i = 0; i < n; i++) {
         const dlcoll_record *r = &all[i];
         uint8_t kind = recorder_look_up(r->op, g_names.op, CALL_KINDS, sizeof(g_names.op[0]));
-        if (r->group != group || r->result < 0 || !is_collective(kind))
+        bool refused = r->result < 0 && r->result != DLCOLL_EMISMATCH;
+        if (r->group != group || refused || !is_collective(kind))
             continue; /* others have numbers of their own */
         earlier = earlier || r->seq <= *seq;
         if (r->seq >= *seq && (!best || r->seq < best)) {

@@ -175,9 +175,9 @@ static void read_hello(struct acceptor *a, struct pending_peer *p)
             continue;
         if (more) {
             struct acceptor_subscriber *s = find_subscriber(a, p->in.hello.comm);
-            if (s && asks)
-                s->asked(s, (int)p->in.hello.from, &p->in.ask);
-            else if (s)
+            if (s && asks && s->asked(s, (int)p->in.hello.from, &p->in.ask))
+                (void)!send(p->fd, &p->in.ask, sizeof(p->in.ask), MSG_DONTWAIT | MSG_NOSIGNAL);
+            else if (s && !asks)
                 comm_stop_set(s->stop, (int)p->in.hello.from, &p->in.notice);
             break;
         }

@@ -58,8 +58,9 @@ struct acceptor_subscriber {
     struct acceptor_subscriber *next;
     uint64_t comm;
     struct comm_stop *stop; /* where notices for it are written */
-    /* Rank `from` of the world waits for this one, in that operation. Does not block. */
-    void (*asked)(struct acceptor_subscriber *s, int from, const struct ask *ask);
+    /* Rank `from` of the world waits for this one, in that operation, or asks for its call of that
+     * number. True: *ask is the answer. Does not block. */
+    bool (*asked)(struct acceptor_subscriber *s, int from, struct ask *ask);
     /* A connection for it may be taken. Does not block; NULL: nobody wants to know. */
     void (*arrived)(struct acceptor_subscriber *s);
 };

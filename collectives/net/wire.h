@@ -8,7 +8,9 @@
  *   HELLO_NOTICE   followed by a notice; then the sender closes
  *   HELLO_PROBE    from a rank that waits for the peer to connect; the peer closes
  *   HELLO_ASK      followed by the operation in which the sender has waited for long, so that a
- *                  peer that has called another one can report it; the peer closes
+ *                  peer that has called another one can report it; the peer closes. With a call
+ *                  of the kind CALL_NONE: what the peer has called as its operation of that number;
+ *                  it answers in the same form, with the number 0 if it has not called it yet
  * HELLO_GONE is an answer: that communicator has been closed. */
 #ifndef COLLECTIVES_NET_WIRE_H
 #define COLLECTIVES_NET_WIRE_H
@@ -19,7 +21,7 @@
 #include "collectives/api/op_signature.h"
 
 #define HELLO_MAGIC   0x31434c44u /* "DLC1" */
-#define HELLO_VERSION 8u
+#define HELLO_VERSION 9u
 
 enum hello_kind {
     HELLO_DATA = 1,
@@ -86,7 +88,7 @@ struct notice {
     int32_t code; /* DLCOLL_E... */
     int32_t rank; /* the cause, a rank of the world, or -1 */
     int32_t pid, signal, exit_code;
-    int32_t unused;
+    uint32_t seq; /* of the operation that `text` names, its low half; 0: it names none */
     char host[64];
     char text[400]; /* the reason as a clause: "rank 3 (node-b, pid 812) closed its connection" */
 };

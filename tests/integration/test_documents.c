@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "collectives/dlcoll.h"
 #include "core/mem.h"
 #include "launcher/options.h"
 #include "rendezvous/store/store_proto.h"
@@ -381,11 +382,66 @@ START_TEST(failing_tests_are_named_at_the_end)
 }
 END_TEST
 
+/* The source of all that composes texts of errors. */
+static char *error_sources(void)
+{
+    char *a = read_file("collectives/api/error.c"), *b = read_file("collectives/api/failure.c");
+    char *both = xmalloc(strlen(a) + strlen(b) + 1), *to = both;
+    for (const char *p = a; *p; p++)
+        *to++ = *p;
+    for (const char *p = b; *p; p++) { /* literals that lie on several lines become one */
+        const char *next = p + 1;
+        if (*p == '"')
+            next += strspn(next, " \n");
+        if (*p == '"' && *next == '"' && next > p + 1)
+            p = next;
+        else
+            *to++ = *p;
+    }
+    *to = '\0';
+    free(a);
+    free(b);
+    return both;
+}
+
+START_TEST(errors_of_libdlcoll)
+{
+    char *page = read_file("man/dlcoll_errors.3"), *header = read_file("collectives/dlcoll.h");
+    char *source = error_sources();
+    int codes = 0, lines = 0;
+    for (const char *p = header; (p = strstr(p, "    DLCOLL_E")); p++) {
+        char name[64];
+        int code, n = sscanf(p, " %63[A-Z_] = %d", name, &code);
+        if (n != 2 || code >= 0)
+            continue;
+        const char *text = dlcoll_strerror(code);
+        const char *wanted = test_text(".It Dv %s\n.Dq %s .\n", name, text), *at;
+        ck_assert_msg((at = strstr(page, wanted)), "dlcoll_errors.3 lacks %s", wanted);
+        const char *cure = at + strlen(wanted);
+        ck_assert_msg(*cure != '.', "%s has no remedy", name);
+        codes++;
+    }
+    ck_assert_int_eq(codes, -DLCOLL_EINTERNAL);
+    for (const char *p = page; (p = strstr(p, "\n.It Li ")); lines++) {
+        char text[128];
+        ck_assert_int_eq(sscanf(p += 8, "%127[^\n]", text), 1);
+        const char *plain =
+            *text == '"' ? test_text("%.*s", (int)strlen(text) - 2, text + 1) : text;
+        ck_assert_msg(strstr(source, plain), "no error says '%s'", plain);
+    }
+    ck_assert_int_ge(lines, 15);
+    free(page);
+    free(header);
+    free(source);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("documents");
     TCase *tc = test_case(s, "documents", 60);
     tcase_add_test(tc, options_exist);
+    tcase_add_test(tc, errors_of_libdlcoll);
     tcase_add_test(tc, options_of_the_manual_are_generated);
     tcase_add_test(tc, exit_statuses_are_documented);
     tcase_add_test(tc, keys_of_the_report_are_documented);

@@ -1,6 +1,6 @@
 /* Ranks that call different operations: in kind, count, type, reduction, root or order, through
- * shared memory, over TCP, and on two nodes. Each rank is told of both calls; nobody waits for
- * ever, and nothing is written where no result belongs. */
+ * shared memory, over TCP, and on two nodes. Each rank is told which one is odd, and of both calls;
+ * nobody waits for ever, and nothing is written where no result belongs. */
 #include "tests/lib/test.h"
 
 #include <stdio.h>
@@ -202,36 +202,45 @@ static const char *call_of(int rank, unsigned seq)
     return seq == 1 || seq > 3 || its[seq - 2].kind == KINDS ? "barrier" : text_of(&its[seq - 2]);
 }
 
-/* Takes "rank R (...) called CALL as its #N" off the text, and looks whether that is true. */
-static const char *take_call(const char *text, const char *what, int *rank, unsigned *seq)
+/* Reads "operation #N: rank R (...) called CALL, all others called CALL", or with a number for each
+ * of the two, and looks whether that is true. */
+static void expect_text(const char *text, const char *what)
 {
-    const char *from = strstr(text, "rank "), *called = from ? strstr(from, " called ") : NULL;
-    const char *as = called ? strstr(called, " as its #") : NULL;
-    ck_assert_msg(as && sscanf(from, "rank %d", rank) == 1 && sscanf(as, " as its #%u", seq) == 1,
-                  "%s: %s", what, text);
-    const char *call = test_text("%.*s", (int)(as - called - 8), called + 8);
-    ck_assert_msg(strcmp(call, call_of(*rank, *seq)) == 0, "%s: rank %d called %s as its #%u: %s",
-                  what, *rank, call_of(*rank, *seq), *seq, text);
-    return as + 9;
+    unsigned seq[2] = {0, 0};
+    int rank = -1, same = sscanf(text, "operation #%u: rank %d (", &seq[0], &rank) == 2;
+    ck_assert_msg(same || sscanf(text, "rank %d (", &rank) == 1, "%s: %s", what, text);
+    ck_assert_msg(rank == g_odd, "%s: rank %d is not the odd one: %s", what, rank, text);
+    const char *one = strstr(text, ") called "), *all = strstr(text, " others called ");
+    ck_assert_msg(one && all && (strstr(text, ", all ") || strstr(text, ", most ")), "%s: %s", what,
+                  text);
+    one += strlen(") called ");
+    all += strlen(" others called ");
+    if (same) {
+        seq[1] = seq[0];
+        ck_assert_msg(!strstr(strchr(text, ':'), "#"), "%s: a number twice: %s", what, text);
+    } else {
+        const char *first = strstr(one, " as operation #"),
+                   *second = strstr(all, " as operation #");
+        ck_assert_msg(first && second && sscanf(first, " as operation #%u", &seq[0]) == 1 &&
+                          sscanf(second, " as operation #%u", &seq[1]) == 1,
+                      "%s: %s", what, text);
+    }
+    const char *its = call_of(g_odd, seq[0]), *theirs = call_of((g_odd + 1) % RANKS, seq[1]);
+    ck_assert_msg(strncmp(one, its, strlen(its)) == 0 && strncmp(all, theirs, strlen(theirs)) == 0,
+                  "%s: not %s and %s: %s", what, its, theirs, text);
+    ck_assert_msg(seq[0] != seq[1] || strcmp(its, theirs) != 0, "%s: nothing differs: %s", what,
+                  text);
 }
 
-/* Every rank is told of two calls that differ. They are the two that have met: a rank that has only
- * sent may be in the next one. */
+/* Every rank is told which one is odd, and of both calls. */
 static void expect_told(const struct ranks *j, const char *what)
 {
     for (int r = 0; r < RANKS; r++) {
         const dlcoll_error *e = &j->shared->rank[r].error;
-        int who[2];
-        unsigned seq[2];
         ck_assert_msg(j->shared->rank[r].code == DLCOLL_EMISMATCH && e->code == DLCOLL_EMISMATCH,
                       "%s: rank %d: %d %s", what, r, j->shared->rank[r].code, e->text);
-        const char *rest = strchr(e->text, ':');
-        ck_assert_msg(rest, "%s: rank %d: %s", what, r, e->text);
-        take_call(take_call(rest, what, &who[0], &seq[0]), what, &who[1], &seq[1]);
-        ck_assert_msg(
-            who[0] != who[1] &&
-                (seq[0] != seq[1] || strcmp(call_of(who[0], seq[0]), call_of(who[1], seq[1])) != 0),
-            "%s: rank %d: nothing differs: %s", what, r, e->text);
+        ck_assert_msg(e->rank == g_odd, "%s: rank %d: rank %d: %s", what, r, e->rank, e->text);
+        expect_text(e->text, what);
     }
 }
 

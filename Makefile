@@ -550,7 +550,7 @@ corpora: $(FUZZ:%=$(BUILD)/replay/%)
 
 bench_bin = $(BUILD)/tests/bench/$(1)
 
-.PHONY: bench bench-launch bench-restart bench-torch bench-torchrun bench-rdzv bench-store bench-stdio \
+.PHONY: bench bench-launch bench-hosts bench-restart bench-torch bench-torchrun bench-rdzv bench-store bench-stdio \
         bench-reduce bench-coll bench-progress bench-job bench-faults bench-recovery bench-hostile kill-trials deps-bench
 deps-bench:
 	$(Q)conf/install-deps.sh bench
@@ -561,6 +561,12 @@ bench: bench-launch bench-restart bench-rdzv bench-store bench-stdio bench-reduc
 
 bench-launch: all $(call bench_bin,floor) $(call bench_bin,nap) $(call bench_bin,stamp)
 	$(Q)tests/bench/bench-launch.py $(BUILD)
+
+# Two hosts from a third, by the daemon and by ssh, beside mpirun and Hydra; root. What else a busy machine
+# does is kept out by chrt -r 5 make bench-hosts.
+bench-hosts: all $(call bench_bin,stamp)
+	$(Q)conf/install-deps.sh multihost
+	$(Q)tests/bench/bench-hosts.py $(BUILD)
 
 bench-restart: all $(call bench_bin,stamp)
 	$(Q)tests/bench/bench-restart.py $(BUILD)
@@ -729,6 +735,7 @@ help:
 	@echo '  test-pods        the manifests of conf/kubernetes, and jobs in pods of less kind clusters (root)'
 	@echo '  test-slurm       jobs in a real Slurm, in network namespaces (root)'
 	@echo '  test-mpi         unmodified programs of MPICH and Open MPI on one node and two (root)'
+	@echo '  bench-hosts      starting on two hosts, by the daemon and by ssh, beside mpirun and Hydra (root)'
 	@echo '  bench-mpi        hello of RANKS ranks (128) and the death of a rank, beside mpiexec and mpirun'
 	@echo '  test-etcd        jobs that meet by real etcd servers (with hosts: root)'
 	@echo '  bench-pods       from a worker'\''s death in a pod to the next round'

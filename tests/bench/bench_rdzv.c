@@ -1,8 +1,12 @@
 /* How long one coordinator takes to bring n nodes together: from the first connect() until the last
- * node has its rank, the rank table and the word to run. The coordinator is the real one, in a
- * process of its own; the nodes are sockets in this one, which speak the real messages over TCP on
- * loopback. Each has 8 workers with a data port and an address of its own, so that the table, which
- * every node receives, is as big as in life.
+ * node has its rank, the rank table and the word to run; then what a question of dlaunchctl top
+ * costs it. More than TREE_WIDTH nodes form the tree of launchers. The coordinator and the node of
+ * rank 1, which has children, are real ones, in processes of their own. The other nodes are sockets
+ * in this one, which speak the real messages over TCP on loopback with the coordinator, and as far
+ * as they are its children, with node 1. What they would say to each other is not sent: a node has
+ * the table as soon as its parent has it, and a child of the coordinator answers for all below it.
+ * Each has 8 workers with a data port and an address of its own, so that the table is as big as in
+ * life. A run that does not get there within its time says how far it came, and counts as missed.
  *
  *     bench_rdzv [--tls] [repeats] [nodes...] */
 #include <errno.h>
@@ -16,8 +20,10 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "agent/report/top_asks.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/log.h"
@@ -31,6 +37,14 @@
 #define REPEATS     5
 #define SECONDS_MAX 2.0
 #define GROWN_MAX   1.2 /* n log n, and what caches and chance add */
+#define TOPS        50  /* questions */
+#define SCREEN      50  /* rows of a terminal */
+#define TOP_MAX     1.0 /* % of a core at 1,024 nodes, with a question in a second */
+#define REAL        2   /* the first nodes */
+/* Connections that the coordinator has not answered yet: more would not fit into its backlog, and
+ * these nodes do not call again as launchers do. */
+#define AT_ONCE     256
+#define PER_ADDRESS 20000 /* connections from one address of this host */
 
 static struct auth auth = {.open = true};
 
@@ -40,9 +54,108 @@ static void die(const char *what)
     exit(1);
 }
 
-/* ---------------------------------------------------------------------------------- coordinator */
+/* ---------------------------------------------------------------------------- the real nodes */
 
 static struct rdzv *own;
+static struct top_asks *tops;
+static int group_rank_of_own, nnodes_of_own;
+static uv_pipe_t orders; /* the coordinator's */
+static int reply_fd;
+static char path[64]; /* of the backend's file */
+
+/* The rows of a node whose workers are in their operations. */
+static void add_rows(struct top_rows *t, int node)
+{
+    struct top_node *n = top_rows_add_node(t);
+    n->node = node;
+    n->nworkers = n->nrunning = NPROC;
+    n->cpu_s = 1000.5 * NPROC;
+    n->elapsed_s = 1001;
+    n->memory = UINT64_C(4) << 30;
+    snprintf(n->host, sizeof(n->host), "gpu-node-%04d.cluster.example.org", node);
+    snprintf(n->state, sizeof(n->state), "RUNNING");
+    for (int i = 0; i < NPROC; i++) {
+        struct top_rank *k = top_rows_add_rank(t);
+        *k = (struct top_rank){.rank = node * NPROC + i,
+                               .node = node,
+                               .local_rank = i,
+                               .pid = 10000 + node * NPROC + i,
+                               .state = "running",
+                               .elapsed_s = 1001,
+                               .cpu_s = 1000.5,
+                               .output_age_s = i,
+                               .memory = UINT64_C(512) << 20,
+                               .has_op = true,
+                               .op_open = true,
+                               .op_number = 1000000 + (uint64_t)(node % 7),
+                               .op_age_s = 1.5,
+                               .op_name = "all_reduce of 1048576 f32 (sum)"};
+    }
+    t->nrunning += NPROC;
+}
+
+static void own_rows(void *arg, struct top_rows *rows)
+{
+    (void)arg;
+    add_rows(rows, group_rank_of_own);
+}
+
+static bool top_request(void *arg, const struct rdzv_request *r)
+{
+    (void)arg;
+    return rdzv_request(own, r);
+}
+
+static void top_answer(void *arg, const struct rdzv_answer *a)
+{
+    (void)arg;
+    rdzv_answer(own, a);
+}
+
+static void on_request(void *arg, const struct rdzv_request *r)
+{
+    (void)arg;
+    if (r->kind == REQUEST_TOP)
+        top_on_request(tops, r);
+}
+
+static void on_answer(void *arg, const struct rdzv_answer *a)
+{
+    (void)arg;
+    top_on_answer(tops, a);
+}
+
+static bool on_merge(void *arg, uint64_t id, const struct rdzv_answers *answers, struct buf *out)
+{
+    (void)arg;
+    return top_merge(id, answers, out);
+}
+
+/* Makes what the control socket sends. */
+static void on_top(void *arg, const struct top_rows *rows, bool complete)
+{
+    json_t *j = json_object();
+    (void)arg;
+    top_rows_json(rows, j);
+    free(json_dumps(j, JSON_COMPACT));
+    json_decref(j);
+    if (write(reply_fd, complete ? "c" : "i", 1) != 1)
+        _exit(1);
+}
+
+static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf)
+{
+    static char bytes[1];
+    (void)h, (void)suggested;
+    *buf = uv_buf_init(bytes, 1);
+}
+
+static void on_order(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
+{
+    (void)s;
+    if (n > 0)
+        top_ask(tops, nnodes_of_own, buf->base[0] == 's' ? SCREEN : 0, on_top, NULL);
+}
 
 static void on_prepare(void *arg, struct generation gen, int group_rank, int nnodes)
 {
@@ -53,7 +166,9 @@ static void on_prepare(void *arg, struct generation gen, int group_rank, int nno
 
 static void on_run(void *arg, const struct rank_table *table, int group_rank)
 {
-    (void)arg, (void)table, (void)group_rank;
+    (void)arg;
+    group_rank_of_own = group_rank;
+    nnodes_of_own = table->nnodes;
 }
 
 static void on_respawn(void *arg, int local_rank, int restart_count)
@@ -73,31 +188,40 @@ static void on_finish(void *arg, const struct rdzv_result *result)
     _exit(0);
 }
 
-static void coordinate(int n, int ready_fd)
+/* The node of this rank, 0 or 1. Writes the port of the endpoint, if it is the coordinator, to
+ * ready_fd, or a "-"; then takes orders there. */
+static void be_real(int n, int rank, int fd)
 {
     uv_loop_t loop;
+    struct uvx_scope scope;
     struct rdzv_config c;
     struct rdzv_info info;
     struct err e = ERR_INIT;
+    const struct top_callbacks top = {
+        .own = own_rows, .request = top_request, .answer = top_answer};
     const struct rdzv_callbacks callbacks = {.on_prepare = on_prepare,
                                              .on_run = on_run,
                                              .on_respawn = on_respawn,
                                              .on_stop = on_stop,
+                                             .on_request = on_request,
+                                             .on_answer = on_answer,
+                                             .merge = on_merge,
                                              .on_finish = on_finish};
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     log_init(LOG_LEVEL_ERROR, NULL);
     rdzv_config_defaults(&c);
     c.backend = RDZV_FILE; /* the one that may listen on a free port for several nodes */
-    char path[64];
-    snprintf(path, sizeof(path), "/tmp/bench-rdzv.%d", (int)getpid());
     c.endpoint_path = path;
     c.run_id = "bench";
     c.min_nodes = c.max_nodes = n;
     c.nproc = NPROC;
-    c.host = "node0";
-    c.node_rank = 0;
+    c.host = rank ? "node1" : "node0";
+    c.node_rank = rank;
+    c.keep_alive_interval = 60; /* the others send no heartbeats */
     c.auth = &auth;
     uv_loop_init(&loop);
+    uvx_scope_init(&scope, &loop);
+    tops = top_asks_new(&loop, &scope, &top);
     if (rdzv_open(&own, &loop, &c, &callbacks, &e) < 0) {
         fprintf(stderr, "%s\n", e.msg);
         _exit(1);
@@ -106,33 +230,32 @@ static void coordinate(int n, int ready_fd)
         uv_run(&loop, UV_RUN_ONCE);
         rdzv_get_info(own, &info);
     } while (strcmp(info.phase, "joining") == 0);
-    unlink(path);
-    const char *port = strrchr(info.endpoint, ':') + 1;
-    if (write(ready_fd, port, strlen(port)) < 0)
+    const char *port = rank ? "-" : strrchr(info.endpoint, ':') + 1;
+    if (write(fd, port, strlen(port)) < 0)
         _exit(1);
-    close(ready_fd);
+    reply_fd = fd;
+    uv_pipe_init(&loop, &orders, 0);
+    uv_pipe_open(&orders, dup(fd));
+    uv_read_start((uv_stream_t *)&orders, on_alloc, on_order);
     uv_run(&loop, UV_RUN_DEFAULT);
     _exit(0);
 }
 
-static pid_t start_coordinator(int n, int *port)
+static pid_t start_real(int n, int rank, int *fd, char text[16])
 {
     int fds[2];
-    char text[16] = "";
-    if (pipe(fds) < 0)
-        die("pipe");
+    memset(text, 0, 16);
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
+        die("socketpair");
     pid_t pid = fork();
     if (pid < 0)
         die("fork");
-    if (pid == 0) {
-        close(fds[0]);
-        coordinate(n, fds[1]);
-    }
-    close(fds[1]);
-    if (read(fds[0], text, sizeof(text) - 1) <= 0)
-        die("the coordinator does not start");
+    if (pid == 0)
+        be_real(n, rank, fds[0]);
     close(fds[0]);
-    *port = atoi(text);
+    if (read(fds[1], text, 15) <= 0)
+        die("a real node does not start");
+    *fd = fds[1];
     return pid;
 }
 
@@ -141,6 +264,11 @@ static pid_t start_coordinator(int n, int *port)
 struct node {
     int fd, index;
     bool connected, prepared, has_table, ranked;
+    struct node *parent, *children, *sibling; /* in this process */
+    bool placed, top;                         /* the coordinator has said where; it is its parent */
+    struct node *of;                          /* a connection of that node to node 1; else NULL */
+    struct buf rows;                          /* the answer of all below it */
+    int rank;
     struct buf in, out;
     struct tls *tls;
     struct buf wire; /* with tls: what out becomes */
@@ -148,8 +276,25 @@ struct node {
     uint64_t clock;
 };
 
-static int epoll_fd, ranked;
+static struct node *nodes;
+static int epoll_fd, ranked, greeted, nlinks;
+static int incomplete;                      /* answers to top */
+static struct node links[TREE_WIDTH];       /* to node 1 */
+static uint64_t messages, bytes, below_one; /* that the coordinator receives and sends; node 1 with
+                                               its children */
 static size_t table_bytes;
+
+static uint64_t *counter_of(const struct node *n)
+{
+    return n->of ? &below_one : &messages;
+}
+
+static void say(struct node *n, struct buf *frame)
+{
+    ++*counter_of(n);
+    buf_put(&n->out, frame->data, frame->len);
+    buf_fini(frame);
+}
 
 static void watch(struct node *n, uint32_t events, int op)
 {
@@ -170,6 +315,7 @@ static void flush(struct node *n)
         ssize_t w = send(n->fd, out->data, out->len, MSG_NOSIGNAL);
         if (w < 0)
             break;
+        bytes += n->of ? 0 : (uint64_t)w;
         buf_consume(out, (size_t)w);
     }
     watch(n, out->len ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
@@ -189,6 +335,7 @@ static void say_hello(struct node *n, int of)
                            .pid = 1000 + n->index,
                            .node_rank = n->index % 2 ? n->index : -1, /* half ask for a rank */
                            .prev_rank = -1,
+                           .peer_port = 1, /* so that it may be a parent; nobody calls it */
                            .nproc = NPROC};
     struct rdzv_status st = {.phase = MEMBER_IDLE, .send_ns = ++n->clock};
     memcpy(h.id.b, &n->index, sizeof(n->index));
@@ -197,6 +344,106 @@ static void say_hello(struct node *n, int of)
     rdzv_put_preamble(&n->out);
     rdzv_put_hello(&n->out, &h);
     rdzv_put_status(&n->out, &st);
+    messages += 2;
+    flush(n);
+}
+
+static void rank_if_complete(struct node *n)
+{
+    if (!n->ranked && n->has_table && n->rank >= 0) {
+        n->ranked = true;
+        ranked++;
+    }
+}
+
+/* The node has the table, and so have those below it. */
+static void pass_table(struct node *n)
+{
+    n->has_table = true;
+    rank_if_complete(n);
+    for (struct node *c = n->children; c; c = c->sibling)
+        pass_table(c);
+}
+
+static void connect_to_one(struct node *n, const struct rdzv_branch *m)
+{
+    struct netaddr a;
+    struct node *l = &links[nlinks++];
+    if (nlinks > TREE_WIDTH || !netaddr_parse_ip(&a, m->addr, m->port))
+        die("wrong parent");
+    *l = (struct node){.of = n, .index = n->index};
+    l->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (l->fd < 0 || (connect(l->fd, &a.sa, a.len) < 0 && errno != EINPROGRESS))
+        die("connect");
+    struct rdzv_child child = {.parent = m->parent, .gen = m->gen, .run_id = "bench"};
+    struct buf b = BUF_INIT;
+    if (!auth.open && tls_new(&l->tls, TLS_CLIENT, &auth.key, &l->wire, NULL) < 0)
+        die("tls_new");
+    l->clock = 1;
+    rdzv_put_preamble(&l->out);
+    rdzv_put_child(&b, &child);
+    watch(l, EPOLLIN | EPOLLOUT, EPOLL_CTL_ADD);
+    say(l, &b);
+}
+
+static void on_branch(struct node *n, struct rd *body)
+{
+    struct rdzv_branch m;
+    struct node_id id = {{0}};
+    int parent;
+    if (!rdzv_get_branch(body, &m))
+        die("malformed branch");
+    n->placed = true;
+    n->top = m.port == 0;
+    if (n->top)
+        return;
+    memcpy(&parent, m.parent.b, sizeof(parent));
+    memcpy(id.b, &parent, sizeof(parent));
+    if (!node_id_equal(&id, &m.parent)) { /* not one of these: node 1 */
+        connect_to_one(n, &m);
+        return;
+    }
+    n->parent = &nodes[parent - REAL];
+    n->sibling = n->parent->children;
+    n->parent->children = n;
+    if (n->parent->has_table)
+        pass_table(n);
+}
+
+static void add_subtree(struct top_rows *t, const struct node *n)
+{
+    add_rows(t, n->rank);
+    for (const struct node *c = n->children; c; c = c->sibling)
+        add_subtree(t, c);
+}
+
+/* Answers for the nodes below it. The first answer is kept, for all but its number. */
+static void on_told(struct node *n, struct rd *body)
+{
+    struct generation gen;
+    struct rdzv_request r;
+    uint32_t number;
+    struct buf b = BUF_INIT, item = BUF_INIT;
+    if (!rdzv_get_told(body, &gen, &number, &r))
+        die("malformed request");
+    if (r.kind != REQUEST_TOP)
+        return;
+    bool screen = r.id & TOP_MOST_MAX;
+    struct top_rows t = {0};
+    if (!screen || !n->rows.len) {
+        n->rows.len = 0;
+        add_subtree(&t, n->of ? n->of : n);
+        top_rows_cut(&t, r.id & TOP_MOST_MAX);
+        top_rows_encode(&n->rows, &t);
+        top_rows_fini(&t);
+    }
+    buf_u32(&item, (uint32_t)n->rows.len);
+    buf_put(&item, n->rows.data, n->rows.len);
+    rdzv_put_answers(&b, &r.from, r.id, 1, &item);
+    buf_fini(&item);
+    if (!screen)
+        n->rows.len = 0;
+    say(n, &b);
     flush(n);
 }
 
@@ -216,10 +463,11 @@ static void on_view(struct node *n, struct rd *body)
                                  .ports = ports};
         n->prepared = true;
         rdzv_put_status(&n->out, &st);
+        messages++;
         flush(n);
-    } else if (v.phase == RDZV_RUN && n->has_table && !n->ranked && v.group_rank >= 0) {
-        n->ranked = true;
-        ranked++;
+    } else if (v.phase == RDZV_RUN && v.group_rank >= 0) {
+        n->rank = v.group_rank;
+        rank_if_complete(n);
     }
     rdzv_view_fini(&v);
 }
@@ -230,7 +478,7 @@ static void on_table(struct node *n, struct rd *body, int of)
 {
     struct rank_table t;
     table_bytes = (size_t)(body->end - body->p);
-    n->has_table = true;
+    pass_table(n->of ? n->of : n);
     if (n->index % 64)
         return;
     if (rank_table_decode(body, &t, NULL) < 0 || t.nnodes != of || t.world_size != NPROC * of)
@@ -260,12 +508,16 @@ static void on_readable(struct node *n, int of)
     }
     size_t skipped = n->skip < (size_t)got ? n->skip : (size_t)got;
     n->skip -= skipped;
-    if (skipped && !n->skip)
-        n->has_table = true;
+    bytes += n->of ? 0 : (uint64_t)got;
+    if (skipped && !n->skip) {
+        ++*counter_of(n);
+        pass_table(n->of ? n->of : n);
+    }
     buf_put(&n->in, chunk + skipped, (size_t)got - skipped);
     size_t at = n->connected ? 0 : RDZV_PREAMBLE_LEN;
     if (n->in.len < at)
         return;
+    greeted += !n->connected && !n->of;
     n->connected = true;
     while (n->in.len - at >= RDZV_FRAME_HEADER) {
         struct rd r = rd_init(n->in.data + at, n->in.len - at);
@@ -274,6 +526,7 @@ static void on_readable(struct node *n, int of)
         size_t have = n->in.len - at - 4;
         if (have < len) {
             if (type == RDZV_MSG_TABLE && n->index % 64) {
+                table_bytes = len - 1;
                 n->skip = len - have;
                 at = n->in.len;
             }
@@ -281,8 +534,13 @@ static void on_readable(struct node *n, int of)
         }
         struct rd body = rd_init(r.p, len - 1);
         at += 4 + len;
+        ++*counter_of(n);
         if (type == RDZV_MSG_VIEW)
             on_view(n, &body);
+        else if (type == RDZV_MSG_BRANCH)
+            on_branch(n, &body);
+        else if (type == RDZV_MSG_TOLD)
+            on_told(n, &body);
         else if (type == RDZV_MSG_TABLE)
             on_table(n, &body, of);
         else if (type == RDZV_MSG_REFUSE)
@@ -291,98 +549,259 @@ static void on_readable(struct node *n, int of)
     buf_consume(&n->in, at);
 }
 
-static double cpu_ms(const struct rusage *u)
+/* What a process has used, in ms. */
+static double cpu_ms(pid_t pid)
 {
-    return (double)(u->ru_utime.tv_sec + u->ru_stime.tv_sec) * 1e3 +
-           (double)(u->ru_utime.tv_usec + u->ru_stime.tv_usec) / 1e3;
-}
-
-/* Wall time in seconds; *cpu: what the coordinator's process used, in ms. */
-static double run(int of, double *cpu)
-{
-    int port, n = of - 1; /* the coordinator's own is the first */
-    pid_t pid = start_coordinator(of, &port);
-    struct node *nodes = xcalloc((size_t)n, sizeof(*nodes));
-    struct netaddr a;
-    netaddr_parse_ip(&a, "127.0.0.1", port);
-    epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    ranked = 0;
-    uint64_t start = mono_ns();
-    for (int i = 0; i < n; i++) {
-        nodes[i].index = i + 1;
-        nodes[i].fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        if (nodes[i].fd < 0)
-            die("socket");
-        if (connect(nodes[i].fd, &a.sa, a.len) < 0 && errno != EINPROGRESS)
-            die("connect");
-        watch(&nodes[i], EPOLLOUT, EPOLL_CTL_ADD);
-    }
-    while (ranked < n) {
-        struct epoll_event ev[256];
-        int got = epoll_wait(epoll_fd, ev, 256, 30000);
-        if (got <= 0)
-            die("nothing happens");
-        for (int i = 0; i < got; i++) {
-            struct node *node = ev[i].data.ptr;
-            if (ev[i].events & EPOLLIN)
-                on_readable(node, of);
-            else if (node->clock == 0)
-                say_hello(node, of);
-            else
-                flush(node);
-        }
-    }
-    double seconds = (double)(mono_ns() - start) / 1e9;
-    kill(pid, SIGKILL);
-    struct rusage usage;
-    wait4(pid, NULL, 0, &usage);
-    *cpu = cpu_ms(&usage);
-    for (int i = 0; i < n; i++) {
-        close(nodes[i].fd);
-        buf_fini(&nodes[i].in);
-        buf_fini(&nodes[i].out);
-        buf_fini(&nodes[i].wire);
-        tls_free(nodes[i].tls);
-    }
-    close(epoll_fd);
-    free(nodes);
-    return seconds;
-}
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    clockid_t clock;
+    struct timespec t = {0};
+    if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) < 0)
+        die("the CPU time of a real node");
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
 struct cost {
     int nodes;
-    double seconds, cpu_ms;
+    double seconds, cpu_ms;     /* of the coordinator */
+    double node_cpu_ms;         /* of node 1 */
+    double messages, megabytes; /* to and from the coordinator */
+    double below_one;           /* messages between node 1 and its children */
+    double top_cpu_ms, top_ms;  /* of one question of a screen */
+    double node_top_cpu_ms;
+    double full_cpu_ms, full_ms; /* of one of -o json */
+    int incomplete; /* questions of a screen that not all nodes have answered in time */
 };
+
+/* Lets the nodes do what they have to for a while. False: the reply came on that descriptor. */
+static bool step(int of, int reply, uint64_t end_ns)
+{
+    struct epoll_event ev[256];
+    uint64_t now = mono_ns();
+    int got =
+        now >= end_ns ? 0 : epoll_wait(epoll_fd, ev, 256, (int)((end_ns - now) / 1000000) + 1);
+    for (int i = 0; i < got; i++) {
+        struct node *node = ev[i].data.ptr;
+        char byte;
+        if (!node && read(reply, &byte, 1) != 1)
+            die("the coordinator has gone");
+        if (!node) {
+            incomplete += byte != 'c';
+            return false;
+        }
+        if (ev[i].events & EPOLLIN)
+            on_readable(node, of);
+        else if (node->clock == 0)
+            say_hello(node, of);
+        else
+            flush(node);
+    }
+    return true;
+}
+
+static void ask_top(int of, const pid_t pids[REAL], int fd, struct cost *c)
+{
+    struct epoll_event e = {.events = EPOLLIN};
+    if (epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &e) < 0)
+        die("epoll_ctl");
+    incomplete = 0;
+    for (int full = 0; full < 2; full++) {
+        int times = full ? 5 : TOPS + 1;
+        double cpu = 0, node_cpu = 0;
+        uint64_t start = 0;
+        for (int i = 0; i < times; i++) {
+            if (i == 1) { /* the first question is the nodes' first, too */
+                cpu = cpu_ms(pids[0]);
+                node_cpu = cpu_ms(pids[1]);
+                start = mono_ns();
+            }
+            uint64_t end = mono_ns() + UINT64_C(20000000000);
+            if (write(fd, full ? "f" : "s", 1) != 1)
+                die("write");
+            while (step(of, fd, end)) {
+                if (mono_ns() >= end)
+                    die("top does not answer");
+            }
+        }
+        double n = times - 1, wall = (double)(mono_ns() - start) / 1e6 / n;
+        cpu = (cpu_ms(pids[0]) - cpu) / n;
+        if (full) {
+            c->full_cpu_ms = cpu;
+            c->full_ms = wall;
+        } else {
+            c->incomplete = incomplete;
+            c->top_cpu_ms = cpu;
+            c->top_ms = wall;
+            c->node_top_cpu_ms = (cpu_ms(pids[1]) - node_cpu) / n;
+        }
+    }
+}
+
+static int connect_node(int i, const struct netaddr *a)
+{
+    const int on = 1;
+    struct netaddr from;
+    char ip[24];
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        die("socket");
+    snprintf(ip, sizeof(ip), "127.0.0.%d", 1 + i / PER_ADDRESS);
+    netaddr_parse_ip(&from, ip, 0);
+    setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
+    if (i >= PER_ADDRESS && bind(fd, &from.sa, from.len) < 0)
+        die("bind");
+    if (connect(fd, &a->sa, a->len) < 0 && errno != EINPROGRESS)
+        die("connect");
+    return fd;
+}
+
+static void free_node(struct node *n)
+{
+    if (n->fd >= 0)
+        close(n->fd);
+    buf_fini(&n->in);
+    buf_fini(&n->out);
+    buf_fini(&n->wire);
+    buf_fini(&n->rows);
+    tls_free(n->tls);
+}
+
+/* How far the nodes came. */
+static void print_state(int n, double seconds)
+{
+    int connected = 0, prepared = 0, placed = 0, table = 0, run = 0;
+    for (int i = 0; i < n; i++) {
+        connected += nodes[i].connected;
+        prepared += nodes[i].prepared;
+        placed += nodes[i].placed;
+        table += nodes[i].has_table;
+        run += nodes[i].rank >= 0;
+    }
+    printf(
+        "after %.0f s, of %d simulated nodes: %d connected, %d prepared, %d in the tree, %d have "
+        "the table, %d may run\n",
+        seconds, n, connected, prepared, placed, table, run);
+}
+
+/* False: it did not get there. */
+static bool run(int of, struct cost *c)
+{
+    char text[16];
+    int fds[REAL], n = of - REAL;
+    pid_t pids[REAL];
+    struct netaddr a;
+    double limit = 60 + of / 200.0;
+    *c = (struct cost){.nodes = of};
+    snprintf(path, sizeof(path), "/tmp/bench-rdzv.%d", (int)getpid());
+    pids[0] = start_real(of, 0, &fds[0], text);
+    netaddr_parse_ip(&a, "127.0.0.1", atoi(text));
+    pids[1] = start_real(of, 1, &fds[1], text);
+    unlink(path);
+    nodes = xcalloc((size_t)n, sizeof(*nodes));
+    epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    ranked = greeted = nlinks = 0;
+    messages = bytes = below_one = 0;
+    uint64_t start = mono_ns(), end = start + (uint64_t)(limit * 1e9);
+    for (int i = 0; i < n; i++) {
+        nodes[i].index = i + REAL;
+        nodes[i].rank = nodes[i].fd = -1;
+    }
+    for (int i = 0; ranked < n && mono_ns() < end;) {
+        for (; i < n && i - greeted < AT_ONCE; i++) {
+            nodes[i].fd = connect_node(i, &a);
+            watch(&nodes[i], EPOLLOUT, EPOLL_CTL_ADD);
+        }
+        step(of, -1, end);
+    }
+    bool there = ranked == n;
+    c->seconds = (double)(mono_ns() - start) / 1e9;
+    c->cpu_ms = cpu_ms(pids[0]);
+    c->node_cpu_ms = cpu_ms(pids[1]);
+    c->messages = (double)messages;
+    c->megabytes = (double)bytes / 1e6;
+    c->below_one = (double)below_one;
+    if (there)
+        ask_top(of, pids, fds[0], c);
+    else
+        print_state(n, c->seconds);
+    for (int i = 0; i < REAL; i++) {
+        kill(pids[i], SIGKILL);
+        waitpid(pids[i], NULL, 0);
+        close(fds[i]);
+    }
+    for (int i = 0; i < n; i++)
+        free_node(&nodes[i]);
+    for (int i = 0; i < nlinks; i++)
+        free_node(&links[i]);
+    close(epoll_fd);
+    free(nodes);
+    return there;
+}
+
+/* Descriptors for n nodes. False: there are not so many. */
+static bool allow(int n)
+{
+    rlim_t want = (rlim_t)n + 256;
+    struct rlimit l;
+    getrlimit(RLIMIT_NOFILE, &l);
+    if (l.rlim_cur >= want)
+        return true;
+    l.rlim_cur = want;
+    l.rlim_max = l.rlim_max < want ? want : l.rlim_max;
+    return setrlimit(RLIMIT_NOFILE, &l) == 0;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const struct cost *x = a, *y = b;
+    return (x->cpu_ms > y->cpu_ms) - (x->cpu_ms < y->cpu_ms);
+}
 
 static double per_n_log_n(double value, int n)
 {
     return value / (n * log2(n));
 }
 
+static const char *met(bool good)
+{
+    return good ? "met" : "missed";
+}
+
 /* The coordinator's CPU time is the cost: the wall clock is also that of the nodes, which are all
  * in one process here. */
-static int print_bars(const struct cost *first, const struct cost *last)
+static bool print_bars(const struct cost *costs, int n)
 {
-    double grown =
-        per_n_log_n(last->cpu_ms, last->nodes) / per_n_log_n(first->cpu_ms, first->nodes);
-    bool fast = last->seconds < SECONDS_MAX, flat = grown <= GROWN_MAX;
-    printf("\nbar: %d nodes joined and ranked: %.2f s, less than %g s (%s)\n", last->nodes,
-           last->seconds, SECONDS_MAX, fast ? "met" : "missed");
-    printf("bar: the coordinator's cost from %d to %d nodes: %.2f times n log n, at most %g (%s)\n",
-           first->nodes, last->nodes, grown, GROWN_MAX, flat ? "met" : "missed");
-    return fast && flat ? 0 : 1;
+    const struct cost *first = NULL, *last = NULL, *top = NULL;
+    for (int i = 0; i < n; i++) {
+        first = costs[i].nodes == 256 ? &costs[i] : first;
+        last = costs[i].nodes == 4096 ? &costs[i] : last;
+        top = costs[i].nodes == 1024 ? &costs[i] : top;
+    }
+    bool good = true;
+    if (top) {
+        double percent = top->top_cpu_ms / 10;
+        printf("\nbar: top at 1 Hz of 1024 nodes: %.2f %% of a core at the coordinator, less than "
+               "%g %% (%s)\n",
+               percent, TOP_MAX, met(percent < TOP_MAX));
+        good &= percent < TOP_MAX;
+    }
+    if (first && last) {
+        double grown = per_n_log_n(last->cpu_ms, 4096) / per_n_log_n(first->cpu_ms, 256);
+        bool fast = last->seconds < SECONDS_MAX, flat = grown <= GROWN_MAX;
+        printf("bar: 4096 nodes joined and ranked: %.2f s, less than %g s (%s)\n", last->seconds,
+               SECONDS_MAX, met(fast));
+        printf("bar: the coordinator's cost from 256 to 4096 nodes: %.2f times n log n, at most %g "
+               "(%s)\n",
+               grown, GROWN_MAX, met(flat));
+        good &= fast && flat;
+    }
+    return good;
 }
 
 int main(int argc, char **argv)
 {
-    struct cost first = {0}, last = {0};
-    static const int sizes[] = {256, 512, 1024, 2048, 4096};
+    static const int sizes[] = {256, 1024, 4096, 16384, 65536};
+    struct cost costs[16];
+    bool good = true;
+    setvbuf(stdout, NULL, _IOLBF, 0); /* nothing of it is in the real nodes, too */
     if (argc > 1 && strcmp(argv[1], "--tls") == 0) {
         struct err e = ERR_INIT;
         auth = (struct auth){.everywhere = true, .secret_len = AUTH_SECRET_MIN};
@@ -394,31 +813,55 @@ int main(int argc, char **argv)
         printf("Under TLS:\n");
     }
     int repeats = argc > 1 ? atoi(argv[1]) : REPEATS;
-    int count = argc > 2 ? argc - 2 : (int)ARRAY_LEN(sizes);
+    int count = argc > 2 ? argc - 2 : (int)ARRAY_LEN(sizes), ncosts = 0;
+    count = count > 16 ? 16 : count;
     if (repeats < 1)
         repeats = 1;
-    double *times = xcalloc((size_t)repeats, sizeof(*times));
-    double *cpu = xcalloc((size_t)repeats, sizeof(*cpu));
-    printf("| nodes | table KiB | median ms | best ms | coordinator's CPU ms |"
-           " us per n log2 n | CPU us per n log2 n |\n");
-    printf("|------:|----------:|----------:|--------:|---------------------:|"
-           "----------------:|--------------------:|\n");
+    struct cost *runs = xcalloc((size_t)repeats, sizeof(*runs));
+    printf("Medians. Root: the coordinator; node: one with children. Top: a question for a screen, "
+           "and with -o json.\n\n");
+    printf(
+        "| nodes | table KiB |  ms | root CPU ms | us per n log2 n | root messages a node | root "
+        "MB | node CPU ms | node messages below | top ms | root CPU ms | node CPU ms | json ms | "
+        "root CPU ms |\n");
+    printf("|------:|----:|----:|----:|----:|----:|----:|----:|----:|----:|----:|----:|----:|----:|"
+           "\n");
     for (int i = 0; i < count; i++) {
-        int n = argc > 2 ? atoi(argv[i + 2]) : sizes[i];
-        for (int k = 0; k < repeats; k++)
-            times[k] = run(n, &cpu[k]);
-        qsort(times, (size_t)repeats, sizeof(*times), compare);
-        qsort(cpu, (size_t)repeats, sizeof(*cpu), compare);
-        double median = times[repeats / 2], median_cpu = cpu[repeats / 2];
-        printf("| %5d | %9.1f | %9.1f | %7.1f | %20.1f | %15.2f | %19.2f |\n", n,
-               (double)table_bytes / 1024, median * 1e3, times[0] * 1e3, median_cpu,
-               median * 1e6 / (n * log2(n)), median_cpu * 1e3 / (n * log2(n)));
-        fflush(stdout);
-        last = (struct cost){n, median, median_cpu};
-        if (i == 0)
-            first = last;
+        int n = argc > 2 ? atoi(argv[i + 2]) : sizes[i], times = n > 4096 ? 1 : repeats, got = 0;
+        if (n <= TREE_WIDTH + REAL) {
+            fprintf(stderr, "bench_rdzv: %s nodes: at least %d form a tree\n", argv[i + 2],
+                    TREE_WIDTH + REAL + 1);
+            return 2;
+        }
+        if (!allow(n)) {
+            struct rlimit l;
+            getrlimit(RLIMIT_NOFILE, &l);
+            printf(
+                "SKIPPED: %d nodes: the coordinator needs as many descriptors: ulimit -n is %llu\n",
+                n, (unsigned long long)l.rlim_cur);
+            continue;
+        }
+        for (int k = 0; k < times; k++) {
+            bool there = run(n, &runs[got]);
+            if (there && runs[got].incomplete)
+                printf("%d of %d questions of top were not answered by all nodes in time\n",
+                       runs[got].incomplete, TOPS + 1);
+            good &= there && !runs[got].incomplete;
+            got += there;
+        }
+        if (!got)
+            continue;
+        qsort(runs, (size_t)got, sizeof(*runs), compare);
+        const struct cost *c = &runs[got / 2];
+        printf(
+            "| %5d | %.0f | %.0f | %.1f | %.2f | %.1f | %.1f | %.1f | %.0f | %.1f | %.2f | %.2f | "
+            "%.1f | %.1f |\n",
+            n, (double)table_bytes / 1024, c->seconds * 1e3, c->cpu_ms,
+            c->cpu_ms * 1e3 / (n * log2(n)), c->messages / n, c->megabytes, c->node_cpu_ms,
+            c->below_one, c->top_ms, c->top_cpu_ms, c->node_top_cpu_ms, c->full_ms, c->full_cpu_ms);
+        costs[ncosts++] = *c;
     }
-    free(times);
-    free(cpu);
-    return argc > 2 ? 0 : print_bars(&first, &last);
+    free(runs);
+    good &= print_bars(costs, ncosts);
+    return good ? 0 : 1;
 }

@@ -145,11 +145,11 @@ struct agent {
     struct segment segment;
     char *flight_report; /* collective operations when the round failed; NULL: none */
     struct worker_context ctx;
-    struct worker_env_shared *env;
-    bool preparing; /* on_prepare has not been answered */
-    int nalive;     /* processes of workers */
-    int nunread;    /* workers whose output is still being read */
-    int nok;        /* workers that exited with 0 */
+    struct worker_env_shared **env; /* of each program */
+    bool preparing;                 /* on_prepare has not been answered */
+    int nalive;                     /* processes of workers */
+    int nunread;                    /* workers whose output is still being read */
+    int nok;                        /* workers that exited with 0 */
     int world_size;
 
     uint64_t lease_ns; /* the guardian's lease; 0: none */
@@ -220,6 +220,7 @@ static void worker_event(struct agent *a, const struct worker *w, enum event_nam
                             .signal = f ? f->signal : 0,
                             .cause = f ? cause_of_failure(f) : CAUSE_NONE,
                             .caused_by = f ? f->caused_by : -1,
+                            .text = programs_name(a->job->programs, w->rank),
                             .extra = dir});
 }
 
@@ -1012,14 +1013,24 @@ static void start_worker(struct agent *a, struct worker *w)
                 w->warm ? ", warm" : "");
 }
 
+static void forget_env(struct agent *a)
+{
+    int n = a->job->programs ? a->job->programs->n : 1;
+    for (int i = 0; a->env && i < n; i++) {
+        worker_env_shared_free(a->env[i]);
+        a->env[i] = NULL;
+    }
+}
+
 static int prepare_round(struct agent *a, struct err *e)
 {
+    if (programs_check(a->job->programs, a->ctx.table->world_size, e) < 0)
+        return e->code;
     exit_notify_unwatch(a->exit_notify);
     segment_close(&a->segment);
     free(a->flight_report);
     a->flight_report = NULL;
-    worker_env_shared_free(a->env);
-    a->env = NULL;
+    forget_env(a);
     if (a->cgroup.killed) {
         cgroup_renew(&a->cgroup);
         guardian_set_path(a->link->page->cgroup, a->cgroup.path);
@@ -1097,8 +1108,7 @@ static void respawn(struct agent *a, struct worker *w)
     struct err e = ERR_INIT;
     a->ctx.restart_count = w->respawn;
     w->respawn = 0;
-    worker_env_shared_free(a->env);
-    a->env = NULL;
+    forget_env(a);
     log_verbose("starting rank %d again", w->rank);
     if (log_dir_attempt(&a->log_dir, a->ctx.restart_count, a->job->nproc, &e) < 0)
         give_up(a, &e);
@@ -1948,7 +1958,8 @@ static void free_agent(struct agent *a)
     attempts_fini(&a->attempts);
     event_log_fini(&a->log);
     event_file_close(a->event_file);
-    worker_env_shared_free(a->env);
+    forget_env(a);
+    free(a->env);
     placement_free(a->placement);
     gpu_watch_free(a->gpus);
     mpi_free(a->mpi);
@@ -2438,6 +2449,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
     };
     for (int i = 0; i < job->nproc; i++)
         a->workers[i] = (struct worker){.local_rank = i, .rank = -1, .listen_fd = -1};
+    a->env = xcalloc((size_t)(job->programs ? job->programs->n : 1), sizeof(*a->env));
     int r = open_parts(a, e);
     if (r < 0) {
         log_dir_close(&a->log_dir);
@@ -2454,7 +2466,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         .cgroup = &a->cgroup,
         .segment = &a->segment,
         .log_dir = &a->log_dir,
-        .env = &a->env,
+        .env = a->env,
         .oom = &a->oom,
         .stdin_fd = a->null_fd,
     };
@@ -2522,5 +2534,5 @@ void agent_get_status(struct agent *a, struct agent_status *out)
     else
         rdzv_get_info(a->rdzv, &out->rdzv);
     for (int i = 0; i < a->job->nproc; i++)
-        worker_status(&a->workers[i], &a->status[i]);
+        worker_status(&a->workers[i], a->job, &a->status[i]);
 }

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "agent/output/stdio_opts.h"
+#include "agent/programs.h"
 #include "rendezvous/rdzv.h"
 
 /* Where a stream of a worker goes: bits, torchrun's Std. */
@@ -50,6 +51,9 @@ struct job_spec {
     const char *path;
     char **argv;
     const char *name; /* what reports call the program: the script or program as the user gave it */
+    const char *cwd;  /* where workers begin; NULL: where dlaunch was started */
+    const struct programs *programs; /* which ranks run which program, the first of them being the
+                                        one above; NULL: it is the only one */
 
     /* The workers of this node. */
     int nproc; /* 0: none; see rdzv.h */

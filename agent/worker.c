@@ -100,6 +100,8 @@ static int request_of(const struct worker *w, const struct worker_context *ctx, 
                       struct spawn_request *req, struct err *e)
 {
     char **env = NULL;
+    const struct programs *programs = ctx->job->programs;
+    const struct program *program = programs_of(programs, w->rank);
     struct rank_table table = *ctx->table; /* a respawned worker has a later restart count */
     table.restart_count = ctx->restart_count;
     if (ctx->store_port)
@@ -109,6 +111,7 @@ static int request_of(const struct worker *w, const struct worker_context *ctx, 
         .table = &table,
         .group_rank = ctx->group_rank,
         .local_rank = w->local_rank,
+        .program = program,
         .error_file = w->error_file,
         .master_addr = ctx->store_port ? "127.0.0.1" : NULL,
         .timer_file = ctx->timer_file,
@@ -116,16 +119,18 @@ static int request_of(const struct worker *w, const struct worker_context *ctx, 
         .segment_fd = ctx->segment->fd,
         .listen_fd = w->listen_fd,
         .mpi = mpi,
-        .shared = ctx->env,
+        .shared = ctx->env + programs_find(programs, w->rank, NULL),
     };
     int r = worker_env_new(&env, &in, e);
     if (r < 0)
         return r;
-    char **argv = worker_argv_new(ctx->job, w->local_rank);
+    char **argv = program ? programs_argv_new(programs, w->rank, w->local_rank)
+                          : worker_argv_new(ctx->job, w->local_rank);
     *req = (struct spawn_request){
-        .path = ctx->job->path,
+        .path = program ? program->path : ctx->job->path,
         .argv = argv,
         .envp = env,
+        .cwd = program ? program->cwd : ctx->job->cwd,
         .cgroup_fd = ctx->cgroup->fd,
         .owned = {env, argv},
     };
@@ -346,13 +351,15 @@ bool worker_is_alive(const struct worker *w)
     return w->state == WORKER_RUNNING || w->state == WORKER_EXITING;
 }
 
-void worker_status(const struct worker *w, struct agent_worker_status *out)
+void worker_status(const struct worker *w, const struct job_spec *job,
+                   struct agent_worker_status *out)
 {
     uint64_t end = worker_is_alive(w) ? mono_ns() : w->ended_ns;
     *out = (struct agent_worker_status){
         .rank = w->rank,
         .local_rank = w->local_rank,
         .pid = w->pid,
+        .program = programs_name(job->programs, w->rank),
         .state = worker_is_alive(w)                   ? "running"
                  : w->state == WORKER_IDLE            ? "waiting"
                  : w->ok                              ? "exited"

@@ -71,7 +71,7 @@ struct worker_context {
     const struct cgroup *cgroup;
     const struct segment *segment;
     const struct log_dir *log_dir;
-    struct worker_env_shared **env; /* the common part of the workers' environments */
+    struct worker_env_shared **env; /* the common part of the environments, for each program */
     int store_port; /* port of the store on this node's loopback; 0: the table's address */
     struct oom_watch *oom;
     int stdin_fd; /* /dev/null, for workers without input */
@@ -115,6 +115,7 @@ void worker_signal_group(const struct worker *w, int signo);
 /* Whether its process exists: WORKER_RUNNING or WORKER_EXITING. */
 bool worker_is_alive(const struct worker *w);
 
-void worker_status(const struct worker *w, struct agent_worker_status *out);
+void worker_status(const struct worker *w, const struct job_spec *job,
+                   struct agent_worker_status *out);
 
 #endif

@@ -67,6 +67,7 @@ ROW(rank, decimal(tmp, node_of(in)->base_rank + in->local_rank))
 ROW(role_rank, decimal(tmp, node_of(in)->role_base_rank + in->local_rank))
 ROW(error_file, in->error_file ? in->error_file : "")
 ROW(listen_fd, descriptor(tmp, in->listen_fd))
+ROW(appnum, in->program ? decimal(tmp, in->program - in->job->programs->list) : NULL)
 
 ROW(group_rank, decimal(tmp, in->group_rank))
 ROW(role_name, node_of(in)->role)
@@ -120,6 +121,7 @@ static const struct row shared_rows[] = {
     {"NCCL_SOCKET_IFNAME", nccl_ifname},
     {"TP_SOCKET_IFNAME", tp_ifname},
     {"DLAUNCH_PROGRESS_FILE", progress_file},
+    {"DLAUNCH_APPNUM", appnum},
     {SEGMENT_ENV_FD, segment_fd},
 };
 
@@ -221,21 +223,28 @@ static int share_gpus(struct worker_env_shared *s, const struct job_spec *job, c
     return 0;
 }
 
-/* Collects the variables: those of [env] first, then of the table, then the inherited ones that
- * remain. A variable of the table is never inherited: its value() decides about it. */
+/* The last of two values for one name counts. */
+static void share_settings(struct worker_env_shared *s, char *const *env, struct map *names)
+{
+    size_t n = 0;
+    while (env && env[n])
+        n++;
+    while (n-- > 0) {
+        size_t len = strcspn(env[n], "=");
+        if (env[n][len] && settle(names, env[n], len))
+            add_entry(s, env[n], len, env[n] + len + 1);
+    }
+}
+
+/* Collects the variables: those of the program and of [env] first, then of the table, then the
+ * inherited ones that remain. A variable of the table is never inherited: its value() decides about
+ * it. */
 static void share_variables(struct worker_env_shared *s, const struct worker_env_input *in,
                             struct map *names)
 {
     char tmp[24];
-    size_t n = 0;
-    for (char **v = in->job->env; v && *v; v++)
-        n++;
-    while (n-- > 0) { /* the last of two values for one name counts */
-        const char *v = in->job->env[n];
-        size_t len = strcspn(v, "=");
-        if (v[len] && settle(names, v, len))
-            add_entry(s, v, len, v + len + 1);
-    }
+    share_settings(s, in->program ? in->program->env : NULL, names);
+    share_settings(s, in->job->env, names);
     for (size_t i = 0; i < ARRAY_LEN(worker_rows); i++) {
         if (!settle(names, worker_rows[i].name, strlen(worker_rows[i].name)))
             s->env_wins |= UINT64_C(1) << i;

@@ -12,7 +12,8 @@
  *   - what libdlcoll inherits: DLAUNCH_SEGMENT_FD and DLAUNCH_LISTEN_FD (core/segment.h); those of
  *     a dlaunch around this one never come through
  *   - what the ranks of an MPI program find each other by (agent/mpi/mpi.h)
- *   - the [env] settings
+ *   - DLAUNCH_APPNUM, the number of the worker's program, in a job of several programs
+ *   - the [env] settings, then those of the worker's program
  *   - --virtual_local_rank: CUDA_VISIBLE_DEVICES cut to the worker's own entry
  *
  * Taken out: what an MPI launcher around this one (mpiexec or srun that starts one dlaunch per
@@ -30,7 +31,7 @@
 #include "agent/job_spec.h"
 #include "rendezvous/rules/rank_table.h"
 
-/* The variables that all workers of one round on this node share. */
+/* The variables that all workers of one program share, in one round on this node. */
 struct worker_env_shared;
 
 struct worker_env_input {
@@ -38,14 +39,16 @@ struct worker_env_input {
     const struct rank_table *table;
     int group_rank;
     int local_rank;
-    const char *error_file;    /* "" when there are no log files */
-    int segment_fd, listen_fd; /* -1: none */
-    const char *master_addr;   /* for this node; NULL: the table's */
-    const char *timer_file;    /* of the file timer; NULL: what the user has set */
+    const struct program *program; /* of the worker; NULL: the job has one program */
+    const char *error_file;        /* "" when there are no log files */
+    int segment_fd, listen_fd;     /* -1: none */
+    const char *master_addr;       /* for this node; NULL: the table's */
+    const char *timer_file;        /* of the file timer; NULL: what the user has set */
     char *const *mpi;   /* "NAME=value", the same names for all workers of the round; NULL: none */
     const char *ifname; /* the interface for libraries that would choose a wrong one; NULL: none */
-    /* NULL, or where the common part is kept from one worker to the next: points to NULL before the
-     * first; to be freed when the round is over, or this process's environment changes. */
+    /* NULL, or where the part that the workers of one program have in common is kept from one
+     * worker to the next: points to NULL before the first; to be freed when the round is over, or
+     * this process's environment changes. */
     struct worker_env_shared **shared;
 };
 

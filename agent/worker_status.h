@@ -6,6 +6,7 @@ struct agent_worker_status {
     int rank, local_rank, pid;
     const char *state; /* "running", "exited", "failed", "stopped" */
     int exit_code, signal;
+    const char *program; /* its name, in a job of several programs; else NULL */
     double seconds; /* since it was started */
 };
 

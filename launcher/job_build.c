@@ -903,6 +903,44 @@ static int check_warm(struct options *o, struct err *e)
     }
 }
 
+/* What a program of the job is linked with. Several must not differ: their ranks are one job, which
+ * also has those that are linked with no MPI, such as scripts that start one. */
+static int look_at_program(const char *path, const char *name, struct mpi_program *all,
+                           const char **first, struct err *e)
+{
+    struct mpi_program found;
+    mpi_program_look(path, &found);
+    if (found.foreign)
+        return err_set(e, -EINVAL,
+                       "%s is linked with %s (%s), and its ranks may not find each other: "
+                       "each would be rank 0 of 1. Say --mpi pmi or pmix, whichever it asks "
+                       "for, or --mpi off for a program that does not call MPI_Init",
+                       name, found.name, found.library);
+    if (!found.name)
+        return 0;
+    if (all->name && all->kind != found.kind)
+        return err_set(e, -EINVAL,
+                       "%s is linked with %s (%s), but %s with %s (%s): their ranks cannot find "
+                       "each other",
+                       *first, all->name, all->library, name, found.name, found.library);
+    *first = name;
+    *all = found;
+    return 0;
+}
+
+static int look_at_programs(const struct job_spec *spec, struct mpi_program *found, struct err *e)
+{
+    const struct programs *p = spec->programs;
+    const char *first;
+    if (!p)
+        return look_at_program(spec->path, spec->name, found, &first, e);
+    for (int i = 0; i < p->n; i++) {
+        if (look_at_program(p->list[i].path, p->list[i].name, found, &first, e) < 0)
+            return -EINVAL;
+    }
+    return 0;
+}
+
 /* Chooses the interface that the ranks of an MPI program get. Without an interface each rank would
  * be rank 0 of 1. */
 static int build_mpi(struct job_spec *spec, struct options *o, struct err *e)
@@ -915,13 +953,8 @@ static int build_mpi(struct job_spec *spec, struct options *o, struct err *e)
     if (!spec->path || kind == MPI_NONE || (o->torchrun && !opt_given(o, OPT_mpi)))
         return 0;
     if (kind == AUTO) {
-        mpi_program_look(spec->path, &found);
-        if (found.foreign)
-            return err_set(e, -EINVAL,
-                           "%s is linked with %s (%s), and its ranks may not find each other: "
-                           "each would be rank 0 of 1. Say --mpi pmi or pmix, whichever it asks "
-                           "for, or --mpi off for a program that does not call MPI_Init",
-                           spec->name, found.name, found.library);
+        if (look_at_programs(spec, &found, e) < 0)
+            return -EINVAL;
         kind = found.kind;
     }
     spec->rdzv.mpi = (enum mpi_kind)kind;
@@ -1031,6 +1064,10 @@ int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct
         find_program(spec, o, exit_status, &program, e) < 0 || build_mpi(spec, o, e) < 0 ||
         build_warm(spec, o, e) < 0 || build_checks(spec, o, &program, e) < 0)
         return -EINVAL;
+    if (spec->programs && spec->rdzv.min_nodes < spec->rdzv.max_nodes)
+        return fail(o, OPT_nnodes, e,
+                    "%s: which program a rank runs is fixed, so the number of workers must be, too",
+                    opt_text(o, OPT_nnodes));
     if (spec->doctor.on)
         spec->name = "dlaunch --doctor";
     if (!opt_workers(o))

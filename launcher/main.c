@@ -36,6 +36,7 @@
 #include "launcher/hosts/serve.h"
 #include "launcher/job_build.h"
 #include "launcher/plan.h"
+#include "launcher/programs.h"
 #include "launcher/token.h"
 #include "launcher/usage.h"
 
@@ -292,6 +293,10 @@ static int read_options(struct options *o, int argc, char **argv)
              NULL);
     set_log_format(o);
     options_warn_env(environ);
+    if (programs_read(o, environ, &e) < 0) {
+        log_error("%s", e.msg);
+        return -EINVAL;
+    }
     return 0;
 }
 
@@ -488,6 +493,10 @@ static int launch(struct options *o, int argc, char **argv, const struct remote_
         return status;
     if (opt_flag(o, OPT_serve))
         return serve(o);
+    if (remote && programs_take(o, remote->programs, &e) < 0) {
+        log_error("%s", e.msg);
+        return 2;
+    }
     int given = host_list_read(&hosts, o, &e);
     if (given > 0 && (given = allocation_read(o, environ, &e)) == 0)
         given = host_list_read(&hosts, o, &e);

@@ -81,6 +81,15 @@ char *options_printf(struct options *o, const char *fmt, ...)
     return kept;
 }
 
+void options_keep(struct options *o, struct options *other)
+{
+    struct options_mem **end = &o->mem;
+    while (*end)
+        end = &(*end)->next;
+    *end = other->mem;
+    other->mem = NULL;
+}
+
 struct opt_note {
     struct opt_note *next;
     bool warning;
@@ -474,6 +483,9 @@ static enum opt_id find_word_of_mpi(const struct options *o, const char *a, size
         {"-hostfile", OPT_hostfile},
         {"-machinefile", OPT_hostfile},
         {"--machinefile", OPT_hostfile},
+        {"-wdir", OPT_wdir},
+        {"-wd", OPT_wdir},
+        {"--wd", OPT_wdir},
     };
     for (size_t i = 0; !o->torchrun && i < ARRAY_LEN(words); i++) {
         if (strlen(words[i].name) == len && memcmp(words[i].name, a, len) == 0)
@@ -656,6 +668,7 @@ int options_read_argv(struct options *o, int argc, char **argv, struct err *e)
         i++;
     }
     o->command = argv + i;
+    o->command_literal = dashes;
     o->command_source = "command line";
     o->command_from = FROM_ARGV;
     return 0;
@@ -749,7 +762,8 @@ int options_read_env(struct options *o, char *const *envp, struct err *e)
 /* Whether dlaunch reads this variable although no option has its name. */
 static bool is_known(const char *var, size_t len)
 {
-    static const char *const known[] = {"DLAUNCH_TOKEN", SEGMENT_ENV_FD, SEGMENT_ENV_LISTEN};
+    static const char *const known[] = {"DLAUNCH_TOKEN", "DLAUNCH_APPNUM", SEGMENT_ENV_FD,
+                                        SEGMENT_ENV_LISTEN};
     for (size_t i = 0; i < ARRAY_LEN(known); i++) {
         if (strlen(known[i]) == len && memcmp(var, known[i], len) == 0)
             return true;

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "agent/programs.h"
 #include "core/err.h"
 
 enum opt_id {
@@ -86,12 +87,28 @@ struct opt_value {
     enum opt_from from;
 };
 
+/* The programs of a job of several (programs.h). */
+struct opt_program {
+    char **command;   /* as that of struct options */
+    char **env;       /* "NAME=value" for its workers; NULL-terminated */
+    const char *wdir; /* NULL: where dlaunch was started */
+    bool numbered;    /* see struct program */
+};
+struct opt_programs {
+    struct opt_program *list;
+    int n;
+    struct program_span *spans;
+    int nspans, rest; /* as in struct programs */
+};
+
 struct options {
     const char *prog; /* name of the command, without folders */
     bool torchrun;    /* the name is torchrun or torch.distributed.launch */
     struct opt_value value[OPT_COUNT];
-    char **command;             /* program and arguments, NULL-terminated, or NULL */
-    const char *command_source; /* "command line", "/etc/job.ini:3" */
+    char **command;                /* program and arguments, NULL-terminated, or NULL */
+    bool command_literal;          /* "--" stands in front of it: every ':' in it is its own */
+    struct opt_programs *programs; /* NULL: there is one program */
+    const char *command_source;    /* "command line", "/etc/job.ini:3" */
     enum opt_from command_from;
     char **env;              /* [env] of the file: "NAME=value", NULL-terminated; NULL when empty */
     const char **env_source; /* source of each variable */
@@ -169,6 +186,8 @@ void options_log_notes(struct options *o);
 
 /* Memory that lives as long as the options. */
 void *options_alloc(struct options *o, size_t size); /* zeroed */
+/* Takes the memory of other options, which are to be dropped. */
+void options_keep(struct options *o, struct options *other);
 char *options_printf(struct options *o, const char *fmt, ...)
     __attribute__((format(printf, 2, 3), nonnull(2)));
 

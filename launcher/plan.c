@@ -133,6 +133,31 @@ static const char *std_name(uint8_t std)
     return names[std & STD_BOTH];
 }
 
+/* A line for each program, with its ranks in front. */
+static void print_programs(FILE *out, const struct programs *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        const char *comma = "";
+        char *command = quoted_words(p->list[i].argv);
+        if (i)
+            fprintf(out, "\n%*s", LABEL, "");
+        for (int k = 0; k < p->nspans; k++) {
+            const struct program_span *s = &p->spans[k];
+            if (s->program != i)
+                continue;
+            fprintf(out, s->first == s->last ? "%s%d" : "%s%d-%d", comma, s->first, s->last);
+            comma = ",";
+        }
+        fprintf(out, "%s  ", p->rest == i ? "other ranks" : "");
+        put_escaped(out, command);
+        free(command);
+        if (p->list[i].cwd) {
+            fputs("  in ", out);
+            put_escaped(out, p->list[i].cwd);
+        }
+    }
+}
+
 static void print_job(FILE *out, const struct job_spec *job)
 {
     const struct rdzv_config *c = &job->rdzv;
@@ -159,7 +184,9 @@ static void print_job(FILE *out, const struct job_spec *job)
                            : "none: MASTER_PORT is free for the program\n",
           out);
     label(out, "Command");
-    if (job->path) {
+    if (job->programs) {
+        print_programs(out, job->programs);
+    } else if (job->path) {
         char *command = quoted_words(job->argv);
         put_escaped(out, command);
         free(command);
@@ -167,7 +194,12 @@ static void print_job(FILE *out, const struct job_spec *job)
         fputs(job->rdzv.is_host == 1 ? "none: the coordinator alone" : "none: a witness", out);
     }
     fputc('\n', out);
-    if (job->path && strcmp(job->path, job->argv[0]) != 0) {
+    if (job->cwd && !job->programs) {
+        label(out, "Folder");
+        put_escaped(out, job->cwd);
+        fputc('\n', out);
+    }
+    if (job->path && !job->programs && strcmp(job->path, job->argv[0]) != 0) {
         label(out, "File");
         put_escaped(out, job->path);
         fputc('\n', out);
@@ -314,13 +346,15 @@ static int print_environment(FILE *out, const struct job_spec *job, const struct
     char ***envs = xcalloc((size_t)job->nproc, sizeof(*envs));
     int rc = 0;
     for (int i = 0; i < job->nproc && rc == 0; i++) {
-        struct worker_env_input in = {.job = job,
-                                      .table = t,
-                                      .group_rank = group_rank,
-                                      .local_rank = i,
-                                      .error_file = "",
-                                      .segment_fd = -1,
-                                      .listen_fd = -1};
+        struct worker_env_input in = {
+            .job = job,
+            .table = t,
+            .group_rank = group_rank,
+            .local_rank = i,
+            .program = programs_of(job->programs, t->nodes[group_rank].base_rank + i),
+            .error_file = "",
+            .segment_fd = -1,
+            .listen_fd = -1};
         rc = worker_env_new(&envs[i], &in, e);
         if (rc == 0)
             qsort(envs[i], count(envs[i]), sizeof(char *), by_name);

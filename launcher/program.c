@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,8 @@
 #include "agent/worker_env.h"
 #include "core/fd.h"
 #include "core/mem.h"
+
+#define NAMES 3 /* of programs, in the name of a job of several */
 
 #define RUNPY \
     "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -190,14 +193,10 @@ static void find_warm(struct job_spec *spec, struct options *o, bool direct)
         spec->warm.python = NULL;
 }
 
-int program_find(struct job_spec *spec, struct options *o, int *exit_status, struct err *e)
+static int find_one(struct job_spec *spec, struct options *o, int *exit_status, struct err *e)
 {
     bool module = opt_flag(o, OPT_module), no_python = opt_flag(o, OPT_no_python);
     bool run_path = opt_flag(o, OPT_run_path), launch = !opt_flag(o, OPT_use_env);
-    if (!o->command) {
-        *exit_status = 2;
-        return err_set(e, -EINVAL, "no program is given; see %s -h", o->prog);
-    }
     if (!*o->command[0]) {
         *exit_status = 127;
         return err_set(e, -ENOENT, "the name of the program is empty");
@@ -240,4 +239,78 @@ int program_find(struct job_spec *spec, struct options *o, int *exit_status, str
     spec->doctor.python = direct ? spec->warm.python : spec->path;
     spec->doctor.program = module && !direct ? NULL : direct ? spec->path : o->command[0];
     return 0;
+}
+
+/* Finds the program as seen from the folder in which its workers begin. */
+static int find_in(struct job_spec *spec, struct options *o, const char *wdir, int *exit_status,
+                   struct err *e)
+{
+    char cwd[PATH_MAX];
+    if (!wdir)
+        return find_one(spec, o, exit_status, e);
+    _cleanup_fd_ int here = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (here < 0)
+        return err_sys(e, errno, "the folder in which dlaunch was started");
+    if (chdir(wdir) < 0 || !getcwd(cwd, sizeof(cwd))) {
+        *exit_status = 2;
+        return err_sys(e, errno, "--wdir %s", wdir);
+    }
+    spec->cwd = options_printf(o, "%s", cwd);
+    int rc = find_one(spec, o, exit_status, e);
+    if (rc == 0 && *spec->path != '/')
+        spec->path = options_printf(o, "%s/%s", cwd, spec->path);
+    spec->warm.python = NULL; /* a warm interpreter stays in its folder */
+    if (fchdir(here) < 0 && rc == 0)
+        rc = err_sys(e, errno, "the folder in which dlaunch was started");
+    return rc;
+}
+
+/* "./ps : ./worker": what reports call the job. */
+static const char *name_all(struct options *o, const struct programs *p)
+{
+    const char *name = p->list[0].name;
+    for (int i = 1; i < p->n && i < NAMES; i++)
+        name = options_printf(o, "%s : %s", name, p->list[i].name);
+    return p->n > NAMES ? options_printf(o, "%s : ...", name) : name;
+}
+
+/* The last program is found first, so that what is true of the job is that of the first one. */
+static int find_all(struct job_spec *spec, struct options *o, int *exit_status, struct err *e)
+{
+    const struct opt_programs *from = o->programs;
+    struct programs *p = options_alloc(o, sizeof(*p));
+    char **command = o->command;
+    *p = (struct programs){.n = from->n,
+                           .spans = from->spans,
+                           .nspans = from->nspans,
+                           .rest = from->rest,
+                           .list = options_alloc(o, (size_t)from->n * sizeof(*p->list))};
+    int rc = 0;
+    for (int i = p->n - 1; i >= 0 && rc == 0; i--) {
+        o->command = from->list[i].command;
+        spec->cwd = NULL;
+        rc = find_in(spec, o, from->list[i].wdir, exit_status, e);
+        p->list[i] = (struct program){.path = spec->path,
+                                      .argv = spec->argv,
+                                      .name = spec->name,
+                                      .cwd = spec->cwd,
+                                      .env = from->list[i].env,
+                                      .numbered = from->list[i].numbered};
+        spec->warm.python = NULL; /* it is started before its rank is known */
+    }
+    o->command = command;
+    spec->programs = p;
+    if (rc == 0)
+        spec->name = name_all(o, p);
+    return rc;
+}
+
+int program_find(struct job_spec *spec, struct options *o, int *exit_status, struct err *e)
+{
+    if (!o->command) {
+        *exit_status = 2;
+        return err_set(e, -EINVAL, "no program is given; see %s -h", o->prog);
+    }
+    return o->programs ? find_all(spec, o, exit_status, e)
+                       : find_in(spec, o, o->value[OPT_wdir].text, exit_status, e);
 }

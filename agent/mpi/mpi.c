@@ -71,8 +71,8 @@ int mpi_open(struct mpi **out, uv_loop_t *loop, struct uvx_scope *scope, const s
     struct mpi *m = xcalloc(1, sizeof(*m));
     const struct mpi_events own = {m, on_fence, on_abort, on_modex, on_modex_found};
     m->events = *events;
-    int r = job->rdzv.mpi == MPI_PMI ? pmi_new(&m->pmi, job->rdzv.run_id, &own, e)
-                                     : pmix_new(&m->pmix, job->rdzv.run_id, &own, e);
+    int r = job->rdzv.mpi == MPI_PMI ? pmi_new(&m->pmi, job->rdzv.run_id, job->programs, &own, e)
+                                     : pmix_new(&m->pmix, job->rdzv.run_id, job->programs, &own, e);
     if (r == 0) {
         r = uv_poll_init(loop, &m->poll, m->pmi ? pmi_fd(m->pmi) : pmix_fd(m->pmix));
         if (r < 0)

@@ -44,6 +44,7 @@ struct pmi_rank {
 struct pmi {
     int epoll;
     struct mpi_events events;
+    const struct programs *programs;
     int nnodes, nranks, base_rank, world_size;
     char run_id[48];
     char name[64]; /* of the job in this round, and of its key-value space */
@@ -142,6 +143,11 @@ static const char *get(const struct request *q, const char *key)
 static int local_rank_of(const struct pmi *p, const struct pmi_rank *r)
 {
     return (int)(r - p->ranks);
+}
+
+static int appnum(const struct pmi *p, const struct pmi_rank *r)
+{
+    return programs_find(p->programs, p->base_rank + local_rank_of(p, r), NULL);
 }
 
 static void hang_up(struct pmi *p, struct pmi_rank *r)
@@ -312,7 +318,7 @@ static void do_get_maxes(struct pmi *p, struct pmi_rank *r, const struct request
 static void do_get_appnum(struct pmi *p, struct pmi_rank *r, const struct request *q)
 {
     (void)q;
-    answer(p, r, "cmd=appnum appnum=0\n");
+    answer(p, r, "cmd=appnum appnum=%d\n", appnum(p, r));
 }
 
 static void do_get_my_kvsname(struct pmi *p, struct pmi_rank *r, const struct request *q)
@@ -416,9 +422,9 @@ static void do_fullinit(struct pmi *p, struct pmi_rank *r, const struct request 
 {
     (void)q;
     answer(p, r,
-           "cmd=fullinit-response;rc=0;pmi-version=2;pmi-subversion=0;rank=%d;size=%d;appnum=0;"
+           "cmd=fullinit-response;rc=0;pmi-version=2;pmi-subversion=0;rank=%d;size=%d;appnum=%d;"
            "debugged=FALSE;pmiverbose=FALSE;",
-           p->base_rank + local_rank_of(p, r), p->world_size);
+           p->base_rank + local_rank_of(p, r), p->world_size, appnum(p, r));
 }
 
 static void do_job_getid(struct pmi *p, struct pmi_rank *r, const struct request *q)
@@ -691,13 +697,14 @@ const char *pmi_exit_fault(struct pmi *p, int local_rank)
     return NULL;
 }
 
-int pmi_new(struct pmi **out, const char *run_id, const struct mpi_events *events, struct err *e)
+int pmi_new(struct pmi **out, const char *run_id, const struct programs *programs,
+            const struct mpi_events *events, struct err *e)
 {
     int epoll = epoll_create1(EPOLL_CLOEXEC);
     if (epoll < 0)
         return err_sys(e, errno, "epoll for PMI");
     struct pmi *p = *out = xcalloc(1, sizeof(*p));
-    *p = (struct pmi){.epoll = epoll, .events = *events};
+    *p = (struct pmi){.epoll = epoll, .events = *events, .programs = programs};
     snprintf(p->run_id, sizeof(p->run_id), "%s", run_id);
     for (char *c = p->run_id; *c; c++) { /* a word of the protocol */
         if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.", *c))

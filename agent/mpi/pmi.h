@@ -14,14 +14,17 @@
 #define AGENT_MPI_PMI_H
 
 #include "agent/mpi/mpi_events.h"
+#include "agent/programs.h"
 #include "core/bytes.h"
 #include "core/err.h"
 #include "rendezvous/rules/rank_table.h"
 
 struct pmi;
 
-/* run_id: names the job to the program, with the number of the round. */
-int pmi_new(struct pmi **out, const char *run_id, const struct mpi_events *events, struct err *e);
+/* run_id: names the job to the program, with the number of the round. programs: NULL, there is one;
+ * borrowed. */
+int pmi_new(struct pmi **out, const char *run_id, const struct programs *programs,
+            const struct mpi_events *events, struct err *e);
 void pmi_free(struct pmi *p); /* NULL is allowed */
 
 /* A round begins; the one before is forgotten. The table is read here only. */

@@ -56,6 +56,7 @@ enum presence { PMIX_ABSENT, PMIX_HERE, PMIX_FINALIZED };
 struct pmix {
     struct pmix_api api;
     struct mpi_events events;
+    const struct programs *programs;
     bool up; /* PMIx_server_init() has succeeded */
     char host[HOST_MAX + 16];
     char run_id[48];
@@ -418,26 +419,49 @@ static void maps(const struct rank_table *t, struct buf *nodes, struct buf *rank
     buf_u8(ranks, 0);
 }
 
-enum { ITEMS_OF_RANK = 6, ITEMS_OF_JOB = 16 };
+enum { ITEMS_OF_RANK = 7, ITEMS_OF_APP = 3, ITEMS_OF_JOB = 15 };
 
 /* The keys that every rank may ask for about this rank. */
-static void describe_rank(struct pmix_item *out, int rank, int local_rank, int node)
+static void describe_rank(struct pmix_item *out, const struct programs *programs, int rank,
+                          int local_rank, int node)
 {
+    int in_program, program = programs_find(programs, rank, &in_program);
     const struct pmix_item all[ITEMS_OF_RANK] = {
-        item_rank("pmix.rank", rank),       item_u16("pmix.lrank", local_rank),
-        item_u16("pmix.nrank", local_rank), item_u32("pmix.nodeid", (uint32_t)node),
-        item_rank("pmix.grank", rank),      item_rank("pmix.apprank", rank),
+        item_rank("pmix.rank", rank),
+        item_u16("pmix.lrank", local_rank),
+        item_u16("pmix.nrank", local_rank),
+        item_u32("pmix.nodeid", (uint32_t)node),
+        item_rank("pmix.grank", rank),
+        item_rank("pmix.apprank", in_program),
+        item_u32("pmix.appnum", (uint32_t)program),
     };
     memcpy(out, all, sizeof(all));
+}
+
+/* The keys of each program: its size, and its first rank. */
+static void describe_apps(const struct programs *programs, int world_size, struct pmix_item *out)
+{
+    for (int i = 0; programs && i < programs->n; i++) {
+        out[ITEMS_OF_APP * i] = item_u32("pmix.appnum", (uint32_t)i);
+        out[ITEMS_OF_APP * i + 1] = item_u32("pmix.app.size", 0);
+        out[ITEMS_OF_APP * i + 2] = item_rank("pmix.aldr", 0);
+    }
+    for (int rank = 0; programs && rank < world_size; rank++) {
+        int offset, i = programs_find(programs, rank, &offset);
+        out[ITEMS_OF_APP * i + 1].value.data.u32++;
+        if (offset == 0)
+            out[ITEMS_OF_APP * i + 2].value.data.u32 = (uint32_t)rank;
+    }
 }
 
 static int register_job(struct pmix *p, const struct rank_table *t, int group_rank)
 {
     struct buf nodes = BUF_INIT, ranks = BUF_INIT, peers = BUF_INIT;
-    size_t n = 0, world = (size_t)t->world_size;
-    struct pmix_item *items = xcalloc(ITEMS_OF_JOB + world, sizeof(*items));
+    size_t n = 0, world = (size_t)t->world_size, napps = p->programs ? (size_t)p->programs->n : 0;
+    struct pmix_item *items = xcalloc(ITEMS_OF_JOB + 1 + napps + world, sizeof(*items));
+    struct pmix_item *of_apps = xcalloc(ITEMS_OF_APP * (napps + 1), sizeof(*of_apps));
     struct pmix_item *of_ranks = xcalloc(ITEMS_OF_RANK * world, sizeof(*of_ranks));
-    struct pmix_array *arrays = xcalloc(world, sizeof(*arrays));
+    struct pmix_array *arrays = xcalloc(world + napps, sizeof(*arrays));
     const struct rank_table_node *own = &t->nodes[group_rank];
     maps(t, &nodes, &ranks);
     for (int k = 0; k < own->nproc; k++)
@@ -448,9 +472,8 @@ static int register_job(struct pmix *p, const struct rank_table *t, int group_ra
     items[n++] = item_u32("pmix.job.size", (uint32_t)world);
     items[n++] = item_u32("pmix.univ.size", (uint32_t)world);
     items[n++] = item_u32("pmix.max.size", (uint32_t)world);
-    items[n++] = item_u32("pmix.app.size", (uint32_t)world);
     items[n++] = item_u32("pmix.num.nodes", (uint32_t)t->nnodes);
-    items[n++] = item_u32("pmix.job.napps", 1);
+    items[n++] = item_u32("pmix.job.napps", p->programs ? (uint32_t)p->programs->n : 1);
     items[n++] = item_u32("pmix.local.size", (uint32_t)own->nproc);
     items[n++] = item_u32("pmix.node.size", (uint32_t)own->nproc);
     items[n++] = item_text("pmix.lpeers", (char *)peers.data);
@@ -460,11 +483,20 @@ static int register_job(struct pmix *p, const struct rank_table *t, int group_ra
     items[n++] = item_text("pmix.nsdir", p->folder);
     items[n++] = item_bool("pmix.ndosub", p->oversubscribed);
     assert(n == ITEMS_OF_JOB);
+    if (napps == 0)
+        items[n++] = item_u32("pmix.app.size", (uint32_t)world);
+    describe_apps(p->programs, t->world_size, of_apps);
+    for (size_t i = 0; i < napps; i++) {
+        arrays[world + i] =
+            (struct pmix_array){PMIX_T_INFO, ITEMS_OF_APP, of_apps + i * ITEMS_OF_APP};
+        items[n] = item("pmix.app.arr", PMIX_T_ARRAY);
+        items[n++].value.data.array = &arrays[world + i];
+    }
     for (int i = 0, rank = 0; i < t->nnodes; i++) {
         for (int k = 0; k < t->nodes[i].nproc; k++, rank++) {
             arrays[rank] = (struct pmix_array){PMIX_T_INFO, ITEMS_OF_RANK,
                                                of_ranks + (size_t)rank * ITEMS_OF_RANK};
-            describe_rank(arrays[rank].array, rank, k, i);
+            describe_rank(arrays[rank].array, p->programs, rank, k, i);
             items[n] = item("pmix.pdata", PMIX_T_ARRAY);
             items[n++].value.data.array = &arrays[rank];
         }
@@ -472,6 +504,7 @@ static int register_job(struct pmix *p, const struct rank_table *t, int group_ra
     int rc = p->api.PMIx_server_register_nspace(p->nspace, own->nproc, items, n, NULL, NULL);
     free(arrays);
     free(of_ranks);
+    free(of_apps);
     free(items);
     buf_fini(&nodes);
     buf_fini(&ranks);
@@ -633,11 +666,13 @@ int pmix_env(struct pmix *p, int local_rank, char ***out, struct err *e)
     return 0;
 }
 
-int pmix_new(struct pmix **out, const char *run_id, const struct mpi_events *events, struct err *e)
+int pmix_new(struct pmix **out, const char *run_id, const struct programs *programs,
+             const struct mpi_events *events, struct err *e)
 {
     struct pmix *p = xcalloc(1, sizeof(*p));
     assert(!g_pmix);
     p->events = *events;
+    p->programs = programs;
     p->folder_fd = -1;
     p->last = &p->first;
     pthread_mutex_init(&p->lock, NULL);

@@ -15,13 +15,16 @@
 #define AGENT_MPI_PMIX_H
 
 #include "agent/mpi/mpi_events.h"
+#include "agent/programs.h"
 #include "core/bytes.h"
 #include "core/err.h"
 #include "rendezvous/rules/rank_table.h"
 
 struct pmix;
 
-int pmix_new(struct pmix **out, const char *run_id, const struct mpi_events *events, struct err *e);
+/* programs: NULL, there is one; borrowed. */
+int pmix_new(struct pmix **out, const char *run_id, const struct programs *programs,
+             const struct mpi_events *events, struct err *e);
 void pmix_free(struct pmix *p); /* NULL is allowed */
 
 /* A round begins; the one before is forgotten. The table is read here only. */

@@ -57,6 +57,8 @@ static json_t *context(const struct event *e)
     if (f & EV_END)
         put_end(j, e);
     put_int(j, "caused_by", e->caused_by, (f & EV_CAUSED_BY) && e->caused_by >= 0);
+    if (f & EV_PROGRAM)
+        put_text(j, "program", e->text);
     if (f & EV_TEXT)
         put_text(j, "text", e->text);
     if (f & EV_LOG_DIR)

@@ -169,6 +169,11 @@ static void print_worker(struct page *pg, const struct failure *f)
         words_add(&b, ", role ");
         words_escaped(&b, f->role);
     }
+    const char *program = programs_name(pg->in->job->programs, f->rank);
+    if (program) {
+        words_add(&b, ", program ");
+        words_escaped(&b, program);
+    }
     field(pg, "worker", &b);
 }
 

@@ -40,6 +40,7 @@ void report_print(FILE *out, const struct report_input *in, int color, int colum
  *         kind        "exit", "signal", "exec", "stopped" (by dlaunch), "node"
  *         rank, local_rank    null for "node"
  *         node, host, role, pid
+ *         program     in a job of several programs, the one that the rank ran; else absent
  *         attempt     the restart count when it happened
  *         exit_code   null when a signal ended it
  *         signal, signal_name null when none did

@@ -41,7 +41,7 @@ static json_t *cause_or_null(enum cause c)
     return c != CAUSE_NONE ? json_string(cause_name(c)) : json_null();
 }
 
-static json_t *failure_json(const struct failure *f)
+static json_t *failure_json(const struct failure *f, const struct job_spec *job)
 {
     char name[24];
     bool worker = f->kind != FAILURE_NODE, by_signal = f->signal != 0;
@@ -52,6 +52,8 @@ static json_t *failure_json(const struct failure *f)
     json_object_set_new(j, "node", json_integer(f->node));
     json_object_set_new(j, "host", json_of_text(f->host));
     json_object_set_new(j, "role", json_of_text(f->role));
+    if (job->programs && worker)
+        json_object_set_new(j, "program", json_of_text(programs_name(job->programs, f->rank)));
     json_object_set_new(j, "pid", json_integer(f->pid));
     json_object_set_new(j, "attempt", json_integer(f->attempt));
     json_object_set_new(j, "exit_code", number_or_null(f->exit_code, worker && !by_signal));
@@ -71,7 +73,7 @@ static json_t *failure_json(const struct failure *f)
     return j;
 }
 
-static json_t *attempt_json(const struct attempt *a)
+static json_t *attempt_json(const struct attempt *a, const struct job_spec *job)
 {
     json_t *j = json_object();
     struct buf ranks = BUF_INIT;
@@ -90,7 +92,7 @@ static json_t *attempt_json(const struct attempt *a)
     json_object_set_new(j, "ranks", json_string(ranks.len ? (char *)ranks.data : ""));
     json_object_set_new(j, "cause", cause_or_null(a->cause));
     json_object_set_new(j, "text", json_of_text(a->text));
-    json_object_set_new(j, "first_failure", a->first ? failure_json(a->first) : json_null());
+    json_object_set_new(j, "first_failure", a->first ? failure_json(a->first, job) : json_null());
     json_object_set_new(j, "log_dir", text_or_null(a->log_dir));
     buf_fini(&ranks);
     return j;
@@ -121,9 +123,9 @@ static json_t *report_json(const struct report_input *in)
     const struct rdzv_result *r = in->result;
     json_t *j = json_object(), *failures = json_array(), *attempts = json_array();
     for (size_t i = 0; i < in->attempts.n; i++)
-        json_array_append_new(attempts, attempt_json(&in->attempts.e[i]));
+        json_array_append_new(attempts, attempt_json(&in->attempts.e[i], in->job));
     for (size_t i = 0; i < r->n; i++)
-        json_array_append_new(failures, failure_json(&r->failures[i]));
+        json_array_append_new(failures, failure_json(&r->failures[i], in->job));
     bool cause = r->n > 0 && r->failures[0].kind != FAILURE_STOPPED;
     json_object_set_new(j, "schema", json_integer(1));
     json_object_set_new(j, "launcher", json_string("dlaunch"));

@@ -96,6 +96,8 @@ static json_t *worker_json(const struct agent_worker_status *w)
 {
     json_t *j = json_pack("{s:i,s:i,s:i,s:o,s:f}", "rank", w->rank, "local_rank", w->local_rank,
                           "pid", w->pid, "state", json_text(w->state), "elapsed_s", w->seconds);
+    if (w->program)
+        json_object_set_new(j, "program", json_text(w->program));
     bool over = strcmp(w->state, "running") != 0 && strcmp(w->state, "waiting") != 0;
     if (over && w->signal)
         json_object_set_new(j, "signal", json_integer(w->signal));

@@ -75,6 +75,7 @@ static void note_worker(json_t *workers, const json_t *event, const json_t *c)
         json_object_set_new(w, "state", json_string("running"));
         json_object_set(w, "started", json_object_get(event, "timestamp"));
         json_object_set(w, "log_dir", json_object_get(c, "log_dir"));
+        json_object_set(w, "program", json_object_get(c, "program"));
         json_object_del(w, "exit_code");
         json_object_del(w, "signal");
         return;

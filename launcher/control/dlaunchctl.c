@@ -121,6 +121,15 @@ static void print_ended(const struct jobs *jobs)
     }
 }
 
+/* What the worker runs, in a job of several programs; ends the line. */
+static void print_program(const json_t *w)
+{
+    char name[512];
+    const char *text = text_of(w, "program");
+    log_escape(name, sizeof(name), text, strlen(text), 0);
+    printf("%s%s\n", *text ? "  " : "", name);
+}
+
 static void print_worker(const json_t *w)
 {
     char t[32];
@@ -130,12 +139,13 @@ static void print_worker(const json_t *w)
     duration(seconds_of(w, "elapsed_s"), t);
     if (signo) {
         const char *abbrev = sigabbrev_np((int)json_integer_value(signo));
-        printf("%-12s SIG%s\n", t, abbrev ? abbrev : "?");
+        printf("%-12s SIG%s", t, abbrev ? abbrev : "?");
     } else if (code) {
-        printf("%-12s exit status %ld\n", t, (long)json_integer_value(code));
+        printf("%-12s exit status %ld", t, (long)json_integer_value(code));
     } else {
-        printf("%s\n", t);
+        printf("%s", t);
     }
+    print_program(w);
 }
 
 static void print_job(const struct job *j)
@@ -202,7 +212,7 @@ static void print_other_nodes(const struct job *j, const json_t *state)
                 printf(" SIG%s", abbrev ? abbrev : "?");
             else if (code)
                 printf(" exit status %ld", (long)json_integer_value(code));
-            putchar('\n');
+            print_program(w);
         }
     }
     if (!json_is_true(json_object_get(state, "complete")))

@@ -98,6 +98,7 @@ void plan_put(struct buf *b, const struct plan_of_host *p)
     buf_str(&body, p->name);
     put_list(&body, p->argv);
     put_list(&body, p->env);
+    put_list(&body, p->programs);
     buf_str(&body, p->token);
     buf_str(&body, p->prefix);
     buf_u8(&body, p->columns);
@@ -142,6 +143,7 @@ int plan_get(const struct frame *f, struct plan_of_host *p)
     p->name = take_str(&r);
     p->argv = take_list(&r);
     p->env = take_list(&r);
+    p->programs = take_list(&r);
     p->token = take_str(&r);
     p->prefix = take_str(&r);
     p->columns = rd_u8(&r);
@@ -173,6 +175,7 @@ void plan_fini(struct plan_of_host *p)
     free(p->name);
     free_list(p->argv);
     free_list(p->env);
+    free_list(p->programs);
     free(p->token);
     free(p->prefix);
     *p = (struct plan_of_host){0};

@@ -79,6 +79,7 @@ struct plan_of_host {
     char *name;            /* as the user calls the host */
     char **argv;           /* of dlaunch, NULL-terminated */
     char **env;            /* "NAME=value", NULL-terminated */
+    char **programs;       /* of programs_put(); empty: argv has the only one */
     char *token;           /* "" none; the host hands it to dlaunch as --token_fd */
     char *prefix;          /* "" none */
     uint8_t columns;       /* of the terminal that the head's standard error is; 0: it is none */

@@ -30,6 +30,7 @@
 #include "launcher/hosts/peer.h"
 #include "launcher/hosts/plan_options.h"
 #include "launcher/hosts/reach.h"
+#include "launcher/programs.h"
 #include "launcher/words.h"
 
 #define CONNECTING_MAX 64
@@ -356,6 +357,7 @@ static void send_plan(struct head *h, struct peer *p, const struct job_of_hosts 
         .name = (char *)p->host->name,
         .argv = argv,
         .env = plan_options_env(o, environ, p->host),
+        .programs = programs_put(o),
         .token = (char *)h->tokens->job,
         .prefix = (char *)(p->here ? "" : opt_text(o, OPT_prefix)),
         .columns = (uint8_t)(columns < UINT8_MAX ? columns : UINT8_MAX),
@@ -835,7 +837,7 @@ static int open_head(struct head *h, const struct host_list *hosts, struct err *
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &h->signal_source};
     h->signal_source.end = SIGNALS;
     h->input_source.end = INPUT;
-    if (plan_options_check(h->o, hosts->n, e) < 0 ||
+    if (plan_options_check(h->o, hosts, e) < 0 ||
         plan_options_nodes(h->o, hosts->n, &h->min, &h->max, &h->spares, e) < 0 ||
         map_copies(h, e) < 0 || reach_init(&h->reach, h->o, h->dlaunch.n, e) < 0 ||
         check_daemons(h, hosts, e) < 0)
@@ -975,7 +977,7 @@ int head_print(struct options *o, const struct host_list *hosts, const struct he
 {
     struct head h = {.o = o, .tokens = tokens};
     int program_at;
-    if (plan_options_check(o, hosts->n, e) < 0 ||
+    if (plan_options_check(o, hosts, e) < 0 ||
         plan_options_nodes(o, hosts->n, &h.min, &h.max, &h.spares, e) < 0 ||
         map_copies(&h, e) < 0 || reach_init(&h.reach, o, h.dlaunch.n, e) < 0 ||
         check_daemons(&h, hosts, e) < 0)

@@ -15,11 +15,11 @@
 #include "core/mem.h"
 #include "core/netaddr.h"
 #include "core/parse.h"
+#include "launcher/text_file.h"
 #include "rendezvous/rules/rank_table.h"
 
-#define HOSTS_MAX  8192
-#define FILE_LIMIT (16u << 20) /* bytes of a file, or of a script's output */
-#define USER_MAX   64
+#define HOSTS_MAX 8192
+#define USER_MAX  64
 
 /* ------------------------------------------------------------------------------------ one entry */
 
@@ -459,41 +459,9 @@ int host_list_share(struct host_list *l, long np, long ppn, struct err *e)
 
 /* ---------------------------------------------------------------------------------- the options */
 
-/* Reads to the end. Returns a malloc'ed text, or NULL. */
-static char *read_all(int fd, const char *name, struct err *e)
-{
-    size_t len = 0, cap = 4096;
-    char *text = xmalloc(cap);
-    ssize_t n;
-    while ((n = read(fd, text + len, cap - len - 1)) != 0) {
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 || len + (size_t)n > FILE_LIMIT) {
-            free(text);
-            if (n < 0)
-                err_sys(e, errno, "%s", name);
-            else
-                err_set(e, -EINVAL, "%s is larger than %u MB", name, FILE_LIMIT >> 20);
-            return NULL;
-        }
-        len += (size_t)n;
-        if (cap - len < 2)
-            text = xrealloc(text, cap *= 2);
-    }
-    text[len] = '\0';
-    if (strlen(text) == len)
-        return text;
-    err_set(e, -EINVAL, "%s is not a text: there is a NUL byte in it", name);
-    free(text);
-    return NULL;
-}
-
 static int add_file(struct host_list *l, const char *path, struct err *e)
 {
-    _cleanup_fd_ int fd = strcmp(path, "-") == 0 ? dup(STDIN_FILENO) : open(path, O_RDONLY);
-    if (fd < 0)
-        return err_sys(e, errno, "%s", *path ? path : "an empty file name");
-    char *text = read_all(fd, path, e);
+    char *text = text_file_read(path, e);
     int rc = text ? host_list_add_lines(l, text, path, e) : e->code;
     free(text);
     return rc;
@@ -505,7 +473,7 @@ static int add_script(struct host_list *l, const char *command, struct err *e)
     FILE *out = popen(command, "re");
     if (!out)
         return err_sys(e, errno, "%s", command);
-    char *text = read_all(fileno(out), command, e);
+    char *text = text_read(fileno(out), command, e);
     int status = pclose(out), rc = text ? 0 : e->code;
     if (rc == 0 && status != 0)
         rc = err_set(e, -EINVAL, "%.100s: %s %d", command,

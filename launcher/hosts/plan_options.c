@@ -7,12 +7,29 @@
 
 #include "core/mem.h"
 #include "core/parse.h"
+#include "launcher/programs.h"
 #include "rendezvous/rules/rank_table.h"
 
 /* A node that has answered joins at once; who is missing then does not come. */
 #define LAST_CALL "last_call_timeout=1"
 
-int plan_options_check(struct options *o, size_t nhosts, struct err *e)
+/* As far as the hosts' counts tell. */
+static int check_programs(struct options *o, const struct host_list *hosts, struct err *e)
+{
+    long workers = 0;
+    if (o->programs && opt_flag(o, OPT_bcast))
+        return err_set(e, -EINVAL, "%s copies one program, and the job has %d",
+                       opt_where(o, OPT_bcast), o->programs->n);
+    for (size_t i = 0; i < hosts->n; i++) {
+        if (!hosts->host[i].nproc)
+            return 0;
+        workers += hosts->host[i].nproc;
+    }
+    bool all = !opt_given(o, OPT_nnodes) && opt_number(o, OPT_spares) == 0;
+    return all ? programs_fit(o, workers, e) : 0;
+}
+
+int plan_options_check(struct options *o, const struct host_list *hosts, struct err *e)
 {
     static const enum opt_id alone[] = {OPT_standalone, OPT_rdzv_only, OPT_witness, OPT_node_rank,
                                         OPT_print_binding};
@@ -27,14 +44,14 @@ int plan_options_check(struct options *o, size_t nhosts, struct err *e)
     if (o->value[OPT_serve_addr].from == FROM_ARGV)
         return err_set(e, -EINVAL, "%s has no effect without --serve",
                        opt_where(o, OPT_serve_addr));
-    if (opt_given(o, OPT_local_addr) && nhosts > 1)
+    if (opt_given(o, OPT_local_addr) && hosts->n > 1)
         return err_set(e, -EINVAL,
                        "%s: one address cannot be that of %zu hosts; --interface names "
                        "a network",
-                       opt_where(o, OPT_local_addr), nhosts);
+                       opt_where(o, OPT_local_addr), hosts->n);
     if (!o->command && !opt_flag(o, OPT_doctor))
         return err_set(e, -EINVAL, "no program is given");
-    return 0;
+    return check_programs(o, hosts, e);
 }
 
 int plan_options_nodes(struct options *o, size_t nhosts, int *min, int *max, int *spares,
@@ -68,7 +85,7 @@ static bool stays_here(enum opt_id id)
         OPT_help,      OPT_version,      OPT_print_options,  OPT_new_token, OPT_token_file,
         OPT_token_fd,  OPT_daemon,       OPT_pid_file,       OPT_log_file,  OPT_report,
         OPT_nnodes,    OPT_spares,       OPT_nproc_per_node, OPT_node_rank, OPT_rdzv_id,
-        OPT_rdzv_conf, OPT_no_detect,    OPT_standalone,     OPT_events};
+        OPT_rdzv_conf, OPT_no_detect,    OPT_standalone,     OPT_events,    OPT_multi_prog};
     for (size_t i = 0; i < ARRAY_LEN(here); i++) {
         if (here[i] == id)
             return true;
@@ -153,18 +170,6 @@ char **plan_options_argv(struct options *o, const struct job_of_hosts *j, const 
 
 /* ---------------------------------------------------------------------------------- environment */
 
-/* "VAR*" or "VAR" of this environment. */
-static void add_variable(struct args *a, char *const *environment, const char *name)
-{
-    size_t n = strlen(name);
-    bool all = n && name[n - 1] == '*';
-    for (; *environment; environment++) {
-        const char *v = *environment;
-        if (all ? strncmp(v, name, n - 1) == 0 : strncmp(v, name, n) == 0 && v[n] == '=')
-            add(a, (char *)v);
-    }
-}
-
 char **plan_options_env(struct options *o, char *const *environment, const struct host *h)
 {
     struct args a = {.o = o};
@@ -172,12 +177,8 @@ char **plan_options_env(struct options *o, char *const *environment, const struc
         add(&a, o->env[i]);
     if (h->ids)
         add(&a, options_printf(o, "CUDA_VISIBLE_DEVICES=%s", h->ids));
-    for (const char **x = o->exported; x && *x; x++) {
-        if (strchr(*x, '='))
-            add(&a, options_printf(o, "%s", *x));
-        else
-            add_variable(&a, environment, *x);
-    }
+    for (char **x = programs_exports(o, o->exported, environment); *x; x++)
+        add(&a, *x);
     if (a.n == 0)
         return options_alloc(o, sizeof(char *));
     return a.list;
@@ -191,6 +192,8 @@ static int set_counts(struct options *o, struct err *e)
     long np = opt_number(o, OPT_np), ppn = opt_given(o, OPT_ppn) ? opt_number(o, OPT_ppn) : 0;
     const char *where = opt_where(o, OPT_np);
     int nodes = 1, max = 1;
+    if (o->programs && opt_given(o, OPT_nproc_per_node) && opt_given(o, OPT_nnodes))
+        return 0; /* a launcher on each node, which may have more workers on one than on another */
     if (!opt_given(o, OPT_np))
         return options_set(o, OPT_nproc_per_node, opt_text(o, OPT_ppn), FROM_ARGV,
                            opt_where(o, OPT_ppn), e);

@@ -13,7 +13,7 @@ struct job_of_hosts {
 };
 
 /* Checks the options that several hosts cannot have. */
-int plan_options_check(struct options *o, size_t nhosts, struct err *e);
+int plan_options_check(struct options *o, const struct host_list *hosts, struct err *e);
 
 /* How many hosts the job is to have: at least *min, at most *max, and *spares more. */
 int plan_options_nodes(struct options *o, size_t nhosts, int *min, int *max, int *spares,

@@ -197,6 +197,7 @@ static int run_launcher(struct remote *r, const int child[6],
                              .state_fd = child[4],
                              .report_fd = r->report_fd,
                              .columns = r->plan.columns,
+                             .programs = r->plan.programs,
                              .listen_fd = r->plan.hosts_rendezvous ? r->listen_fd : 0};
     int argc, noptions;
     log_set_fd(job.log_fd);

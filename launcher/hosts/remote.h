@@ -18,7 +18,8 @@ struct remote_job {
     int state_fd;  /* takes what systemd would be told */
     int report_fd; /* takes the report for people */
     int columns;   /* of the terminal that it goes to, which may have colours; 0: it is none */
-    int listen_fd; /* the rendezvous listens on this socket; 0: on one of its own */
+    char *const *programs; /* for programs_take() */
+    int listen_fd;         /* the rendezvous listens on this socket; 0: on one of its own */
 };
 
 /* A head that has connected to the daemon. */

@@ -54,15 +54,16 @@ enum event_name {
 #define EV_WORLD     0x0010u /* nnodes, world_size */
 #define EV_NODE      0x0020u /* node (unless it is -1), host */
 #define EV_PID       0x0040u
-#define EV_RANK      0x0080u /* rank, local_rank (unless rank is -1) */
-#define EV_END       0x0100u /* exit_code, or signal; signal: of a worker's end */
-#define EV_CAUSE     0x0200u /* unless there is none */
-#define EV_CAUSED_BY 0x0400u /* unless it is -1 */
-#define EV_STATE     0x0800u /* text is a state */
-#define EV_TEXT      0x1000u /* unless text is empty */
-#define EV_LOG_DIR   0x2000u /* extra is the folder of the worker's log files; unless empty */
-#define EV_RANKS     0x8000u /* extra is a set of ranks; unless empty */
-#define EV_NPROC     0x4000u /* world_size is the number of workers of the node */
+#define EV_RANK      0x0080u  /* rank, local_rank (unless rank is -1) */
+#define EV_END       0x0100u  /* exit_code, or signal; signal: of a worker's end */
+#define EV_CAUSE     0x0200u  /* unless there is none */
+#define EV_CAUSED_BY 0x0400u  /* unless it is -1 */
+#define EV_STATE     0x0800u  /* text is a state */
+#define EV_TEXT      0x1000u  /* unless text is empty */
+#define EV_LOG_DIR   0x2000u  /* extra is the folder of the worker's log files; unless empty */
+#define EV_RANKS     0x8000u  /* extra is a set of ranks; unless empty */
+#define EV_PROGRAM   0x10000u /* text is the program of the worker; unless empty */
+#define EV_NPROC     0x4000u  /* world_size is the number of workers of the node */
 
 struct event {
     enum event_name name;

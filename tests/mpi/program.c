@@ -9,7 +9,8 @@
  *   absent        rank 1 exits with 0, without MPI_Init
  *   wait          every rank prints its pid, then waits for rank 0, which sleeps
  *   restart       like hello; in the first round rank 1 kills itself after MPI_Init
- *   spawn         asks for another process */
+ *   spawn         asks for another process
+ *   appnum        every rank says which program of the job it runs */
 #include <math.h>
 #include <mpi.h>
 #include <signal.h>
@@ -163,6 +164,13 @@ static void wait_for_ever(void)
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
+static void appnum(void)
+{
+    int *value, flag;
+    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_APPNUM, &value, &flag);
+    printf("rank %d runs program %d\n", me, flag ? *value : -1);
+}
+
 static void spawn(void)
 {
     MPI_Comm other;
@@ -197,6 +205,8 @@ int main(int argc, char **argv)
         raise(SIGKILL);
     else if (strcmp(mode, "spawn") == 0)
         spawn();
+    else if (strcmp(mode, "appnum") == 0)
+        appnum();
     hello();
     MPI_Finalize();
     return 0;

@@ -276,6 +276,19 @@ def case_the_same_mpi_on_all_nodes():
     assert "this job has --mpi " in err and not out, (code, out, err)
 
 
+def case_several_programs():
+    for program, workers in itertools.product(MPIS, ([3], [2, 1])):
+        path = f"{PROGRAMS}/{program}"
+        code, out, err = Job(workers, program, "appnum", ":", "-n", "2", path, "appnum",
+                             options=["-n", "1"] + (["--nnodes", "2"] if len(workers) > 1 else [])).end()
+        assert code == 0, (code, err)
+        assert sorted(re.findall(r"rank \d runs .*", out)) == [f"rank {r} runs program {min(r, 1)}" for r in range(3)], out
+    code, out, err = Job([2], "pmi2", ":", "-n", "1", f"{PROGRAMS}/pmi2", options=["--mpi", "pmi", "-n", "1"]).end()
+    assert code == 0, (code, out, err)
+    status, out, err = Job([2], "mpich", "hello", ":", "-n", "1", f"{PROGRAMS}/openmpi", options=["-n", "1"]).end()
+    assert status == 2 and "their ranks cannot find each other" in err and not out, (status, out, err)
+
+
 def case_one_rank_cannot_restart_alone():
     status, out, err = Job([2], "mpich", options=["--restart_policy", "worker"]).end()
     assert status == 2 and "one rank of an MPI program (libmpich.so.12, MPICH) cannot be started again alone" in err, err

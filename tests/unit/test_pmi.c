@@ -58,7 +58,7 @@ static void begin(int nnodes, const int *nproc)
         struct node *n = &nodes[i];
         const struct mpi_events events = {.arg = n, .on_fence = on_fence, .on_abort = on_abort};
         memset(n, 0, sizeof(*n));
-        ck_assert_int_eq(pmi_new(&n->pmi, "job 1", &events, &e), 0);
+        ck_assert_int_eq(pmi_new(&n->pmi, "job 1", NULL, &events, &e), 0);
         pmi_begin(n->pmi, &table, i);
         for (int k = 0; k < nproc[i]; k++) {
             n->fds[k] = pmi_connect(n->pmi, k, &e);

@@ -279,13 +279,14 @@ START_TEST(python_by_py_spy)
     char *argv[] = {"sh", "-c", "command -v ${PYSPY_BIN:-py-spy}", NULL};
     if (!python)
         return;
-    if (proc_run(&p, argv, NULL, 20) != 0) {
+    int missing = proc_run(&p, argv, NULL, 20);
+    env[1] = test_text("PYSPY_BIN=%.*s", (int)strcspn(p.out, "\n"), p.out);
+    proc_fini(&p);
+    if (missing) {
         test_skip("py-spy is not installed");
         return;
     }
-    env[1] = test_text("PYSPY_BIN=%.*s", (int)strcspn(p.out, "\n"), p.out);
     check_python(python);
-    proc_fini(&p);
 }
 END_TEST
 

@@ -306,6 +306,11 @@ int stdio_worker_open(struct stdio_pump *p, int local_rank, const struct stdio_r
         free(w);
         return rc;
     }
+    for (int i = 0; i < 2; i++) {
+        struct fold *f = p->fold[i];
+        if (f)
+            fold_expect(f, local_rank, w->stream[0].fold == f || w->stream[1].fold == f);
+    }
     enlist(p, w);
     *place = w;
     return 0;

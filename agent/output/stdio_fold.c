@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <ctype.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +56,9 @@ struct fold_rank {
 struct fold {
     struct console *console;
     int nworkers;
-    size_t words; /* of a set */
+    _Atomic int nshown; /* workers whose lines come */
+    bool *hidden;       /* the others, for fold_expect() */
+    size_t words;       /* of a set */
     struct fold_rank *ranks;
     TAILQ_HEAD(fold_groups, fold_group) groups, ages; /* as they are shown; as they began */
     struct fold_groups chains[BUCKETS];
@@ -68,7 +71,8 @@ struct fold *fold_new(struct console *c, int nworkers)
 {
     struct fold *f = xcalloc(1, sizeof(*f));
     f->console = c;
-    f->nworkers = nworkers;
+    f->nworkers = f->nshown = nworkers;
+    f->hidden = xcalloc((size_t)nworkers, sizeof(*f->hidden));
     f->words = ((size_t)nworkers + 63) / 64;
     f->ranks = xcalloc((size_t)nworkers, sizeof(*f->ranks));
     TAILQ_INIT(&f->groups);
@@ -108,7 +112,15 @@ void fold_free(struct fold *f)
         group_free(f, TAILQ_FIRST(&f->groups));
     buf_fini(&f->page);
     free(f->ranks);
+    free(f->hidden);
     free(f);
+}
+
+void fold_expect(struct fold *f, int local_rank, bool comes)
+{
+    if (f->hidden[local_rank] == comes)
+        atomic_fetch_add(&f->nshown, comes ? 1 : -1);
+    f->hidden[local_rank] = !comes;
 }
 
 /* -------------------------------------------------------------------------------------- numbers */
@@ -382,7 +394,8 @@ static void show_until(struct fold *f, const struct fold_group *last, uint64_t n
 static void show_ready(struct fold *f, uint64_t now_ns)
 {
     struct fold_group *g;
-    while ((g = TAILQ_FIRST(&f->groups)) && (g->n >= f->nworkers || f->held > HELD_MAX))
+    int nshown = atomic_load(&f->nshown);
+    while ((g = TAILQ_FIRST(&f->groups)) && (g->n >= nshown || f->held > HELD_MAX))
         show_first(f, now_ns);
     while ((g = TAILQ_FIRST(&f->ages)) && g->due_ns <= now_ns)
         show_until(f, g, now_ns);

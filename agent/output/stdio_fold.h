@@ -2,16 +2,16 @@
  *
  * A unit is a line, or a Python traceback. Units that differ only in numbers and addresses are one
  * group: "[0-3]: rank 0..3 of 4 is ready", with the smallest and the largest of the numbers that
- * differ. A group is shown when every worker of the node has joined it, or FOLD_WINDOW_NS after its
- * first unit, and what stands in front of it with it. Groups stand in the order in which they began
- * except that a worker's own ones make way for it to join one in front of them; it joins only
+ * differ. A group is shown when every worker that is shown has joined it, or FOLD_WINDOW_NS after
+ * its first unit, and what stands in front of it with it. Groups stand in the order in which they
+ * began except that a worker's own ones make way for it to join one in front of them; it joins only
  * groups behind those that it shares with others: the order of each worker's lines stays. Both
  * streams of a worker count as one where they lead to one console.
  *
  * A worker of whose lines many are shown alone is passed over for a while, so that a flood of
  * different lines costs next to nothing. Its lines, and unfinished ones, do not come here.
  *
- * For the pump's thread. */
+ * For the pump's thread, but for fold_expect(). */
 #ifndef AGENT_OUTPUT_STDIO_FOLD_H
 #define AGENT_OUTPUT_STDIO_FOLD_H
 
@@ -43,6 +43,10 @@ struct fold_source {
 /* console: where groups are shown; nworkers: of the node. */
 struct fold *fold_new(struct console *c, int nworkers);
 void fold_free(struct fold *f); /* NULL is allowed; discards what is held */
+
+/* Whether lines of the worker come here; at first of each one they do. A group waits for no other
+ * worker. For the thread that opens workers, and no other. */
+void fold_expect(struct fold *f, int local_rank, bool comes);
 
 /* Takes whole lines. Returns how many bytes it took: less than len if the worker is passed over;
  * nothing of it is held then, and the rest goes straight to the console. */

@@ -1,5 +1,9 @@
 /* Folded output: what several workers print alike is shown once, nothing else is lost, and the
  * order of each worker's lines stays. */
+#include <sys/epoll.h>
+
+#include "agent/output/stdio_console.h"
+#include "agent/output/stdio_fold.h"
 #include "tests/lib/pump.h"
 
 #include <stdlib.h>
@@ -108,6 +112,45 @@ START_TEST(a_line_of_one_worker_is_shown_alone)
     UNTIL(&f, f.out.len == 10, "not shown");
     ck_assert_str_eq(text(&f.out), "same\nsame\n");
     close_all(&f, w, 2);
+}
+END_TEST
+
+/* Takes what the console has got; time does not pass. */
+static void expect_shown(int fd, const char *want)
+{
+    char got[256] = "";
+    ssize_t n = read(fd, got, sizeof(got) - 1);
+    ck_assert_str_eq(n < 0 ? "" : got, want);
+}
+
+/* Nobody waits for the lines of workers that are not shown. */
+START_TEST(hidden_workers_are_not_waited_for)
+{
+    int fds[2], epfd = epoll_create1(EPOLL_CLOEXEC);
+    struct console c;
+    struct fold_source s[3];
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
+    console_init(&c, fds[1], "standard output", epfd, &c);
+    struct fold *f = fold_new(&c, 3);
+    for (int i = 0; i < 3; i++)
+        s[i] = (struct fold_source){.writer = &s[i], .label = stdio_label_new(i, i, "", "")};
+    fold_expect(f, 1, false);
+    fold_expect(f, 2, false);
+    fold_expect(f, 2, false);
+    fold_put(f, &s[0], (const uint8_t *)"first\n", 6, 1);
+    expect_shown(fds[0], "first\n");
+    fold_expect(f, 1, true); /* of the next round */
+    fold_put(f, &s[0], (const uint8_t *)"second\n", 7, 2);
+    expect_shown(fds[0], "");
+    fold_put(f, &s[1], (const uint8_t *)"second\n", 7, 3);
+    expect_shown(fds[0], "[0-1]: second\n");
+    fold_free(f);
+    for (int i = 0; i < 3; i++)
+        stdio_label_unref(s[i].label);
+    console_fini(&c);
+    close(fds[0]);
+    close(fds[1]);
+    close(epfd);
 }
 END_TEST
 
@@ -323,6 +366,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, alike_lines_are_shown_once, 0, ARRAY_LEN(cases));
     tcase_add_test(tc, a_burst_of_equal_lines_is_folded);
     tcase_add_test(tc, a_line_of_one_worker_is_shown_alone);
+    tcase_add_test(tc, hidden_workers_are_not_waited_for);
     tcase_add_test(tc, an_unfinished_traceback_is_shown);
     tcase_add_test(tc, prompts_and_controls_on_a_terminal);
     tcase_add_test(tc, the_order_of_each_worker_stays);

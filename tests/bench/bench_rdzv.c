@@ -277,7 +277,9 @@ struct node {
 };
 
 static struct node *nodes;
+static struct netaddr endpoint;
 static int epoll_fd, ranked, greeted, nlinks;
+static int again;                           /* connections that were made once more */
 static int incomplete;                      /* answers to top */
 static struct node links[TREE_WIDTH];       /* to node 1 */
 static uint64_t messages, bytes, below_one; /* that the coordinator receives and sends; node 1 with
@@ -486,16 +488,53 @@ static void on_table(struct node *n, struct rd *body, int of)
     rank_table_fini(&t);
 }
 
+static int connect_node(int i)
+{
+    const int on = 1;
+    struct netaddr from;
+    char ip[24];
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        die("socket");
+    snprintf(ip, sizeof(ip), "127.0.0.%d", 1 + i / PER_ADDRESS);
+    netaddr_parse_ip(&from, ip, 0);
+    setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
+    if (i >= PER_ADDRESS && bind(fd, &from.sa, from.len) < 0)
+        die("bind");
+    if (connect(fd, &endpoint.sa, endpoint.len) < 0 && errno != EINPROGRESS)
+        die("connect");
+    return fd;
+}
+
+/* The coordinator has closed the connection. A launcher whose HELLO was too late calls again. */
+static void call_again(struct node *n)
+{
+    if (n->of || n->prepared)
+        die("the coordinator hung up");
+    close(n->fd);
+    n->in.len = n->out.len = n->wire.len = 0;
+    tls_free(n->tls);
+    n->tls = NULL;
+    n->clock = 0;
+    greeted -= n->connected;
+    n->connected = false;
+    again++;
+    n->fd = connect_node(n->index - REAL);
+    watch(n, EPOLLOUT, EPOLL_CTL_ADD);
+}
+
 static void on_readable(struct node *n, int of)
 {
     static uint8_t raw[1 << 18];
     static struct buf plain;
     const uint8_t *chunk = raw;
     ssize_t got = recv(n->fd, raw, sizeof(raw), 0);
-    if (got == 0 || (got < 0 && errno != EAGAIN))
-        die("the coordinator hung up");
-    if (got < 0)
+    if (got < 0 && errno == EAGAIN)
         return;
+    if (got <= 0) {
+        call_again(n);
+        return;
+    }
     if (n->tls) {
         bool before = tls_established(n->tls);
         plain.len = 0;
@@ -635,24 +674,6 @@ static void ask_top(int of, const pid_t pids[REAL], int fd, struct cost *c)
     }
 }
 
-static int connect_node(int i, const struct netaddr *a)
-{
-    const int on = 1;
-    struct netaddr from;
-    char ip[24];
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        die("socket");
-    snprintf(ip, sizeof(ip), "127.0.0.%d", 1 + i / PER_ADDRESS);
-    netaddr_parse_ip(&from, ip, 0);
-    setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
-    if (i >= PER_ADDRESS && bind(fd, &from.sa, from.len) < 0)
-        die("bind");
-    if (connect(fd, &a->sa, a->len) < 0 && errno != EINPROGRESS)
-        die("connect");
-    return fd;
-}
-
 static void free_node(struct node *n)
 {
     if (n->fd >= 0)
@@ -687,17 +708,16 @@ static bool run(int of, struct cost *c)
     char text[16];
     int fds[REAL], n = of - REAL;
     pid_t pids[REAL];
-    struct netaddr a;
-    double limit = 60 + of / 200.0;
+    double limit = 60 + of / 40.0;
     *c = (struct cost){.nodes = of};
     snprintf(path, sizeof(path), "/tmp/bench-rdzv.%d", (int)getpid());
     pids[0] = start_real(of, 0, &fds[0], text);
-    netaddr_parse_ip(&a, "127.0.0.1", atoi(text));
+    netaddr_parse_ip(&endpoint, "127.0.0.1", atoi(text));
     pids[1] = start_real(of, 1, &fds[1], text);
     unlink(path);
     nodes = xcalloc((size_t)n, sizeof(*nodes));
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    ranked = greeted = nlinks = 0;
+    ranked = greeted = nlinks = again = 0;
     messages = bytes = below_one = 0;
     uint64_t start = mono_ns(), end = start + (uint64_t)(limit * 1e9);
     for (int i = 0; i < n; i++) {
@@ -706,7 +726,7 @@ static bool run(int of, struct cost *c)
     }
     for (int i = 0; ranked < n && mono_ns() < end;) {
         for (; i < n && i - greeted < AT_ONCE; i++) {
-            nodes[i].fd = connect_node(i, &a);
+            nodes[i].fd = connect_node(i);
             watch(&nodes[i], EPOLLOUT, EPOLL_CTL_ADD);
         }
         step(of, -1, end);
@@ -722,6 +742,8 @@ static bool run(int of, struct cost *c)
         ask_top(of, pids, fds[0], c);
     else
         print_state(n, c->seconds);
+    if (again)
+        printf("%d nodes called more than once\n", again);
     for (int i = 0; i < REAL; i++) {
         kill(pids[i], SIGKILL);
         waitpid(pids[i], NULL, 0);

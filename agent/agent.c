@@ -54,6 +54,7 @@
 #include "agent/stacks/gather.h"
 #include "agent/stacks/hang.h"
 #include "agent/stacks/kernel_side.h"
+#include "agent/stacks/slow.h"
 #include "agent/stacks/stack_tree.h"
 #include "agent/usage.h"
 #include "agent/worker.h"
@@ -126,7 +127,10 @@ struct agent {
     struct hang *hang; /* NULL: hangs are not watched for */
     enum hang_state hang_state;
     char hang_text[512];
-    char *stacks; /* of the job, before it was stopped; NULL: none */
+    struct slow *slow;   /* NULL: slow ranks are not watched for */
+    char slow_text[512]; /* which ranks are; "": none */
+    char *last_slow;     /* which ones were last; NULL: none ever */
+    char *stacks;        /* of the job, before it was stopped; NULL: none */
     struct stdio_pump *pump;
     struct spawner *spawner;
     struct warm_pool *warm_pool; /* NULL: no warm interpreters */
@@ -412,6 +416,10 @@ static void move_to(struct agent *a, int state)
     if (a->hang) {
         a->hang_state = HANG_NONE;
         hang_reset(a->hang, state == RUNNING);
+    }
+    if (a->slow) {
+        a->slow_text[0] = '\0';
+        slow_reset(a->slow, state == RUNNING);
     }
     if (a->cb.on_state)
         a->cb.on_state(a->cb.arg);
@@ -1037,6 +1045,8 @@ static int prepare_round(struct agent *a, struct err *e)
     }
     if (segment_open(&a->segment, a->ctx.table, a->ctx.group_rank, a->usable_cpus, e) < 0)
         return e->code;
+    if (a->slow)
+        segment_watch(&a->segment);
     return log_dir_attempt(&a->log_dir, a->ctx.restart_count, a->job->nproc, e);
 }
 
@@ -1131,8 +1141,9 @@ static void on_respawn(void *arg, int local_rank, int restart_count)
 
 /* -------------------------------------------------------------------------------- MPI programs */
 
-#define MODEX_ID (UINT64_C(1) << 62) /* of requests, beside TOP_ID; those for stacks count from 1 \
-                                      */
+#define MODEX_ID                                                                     \
+    (UINT64_C(1) << 62) /* of requests, beside TOP_ID; those for stacks count from 1 \
+                         */
 
 static void on_mpi_fence(void *arg, const void *value, size_t len)
 {
@@ -1355,14 +1366,15 @@ static void complete_sample(void *arg, struct sample *s)
 {
     struct agent *a = arg;
     for (int i = 0; i < a->job->nproc; i++) {
-        struct segment_last_op op;
-        if (a->workers[i].rank != s->rank || !segment_last_op(&a->segment, i, mono_ns(), &op))
+        struct segment_op op;
+        if (a->workers[i].rank != s->rank || !flight_report_current(&a->segment, i, &op))
             continue;
+        uint64_t now = mono_ns(), since = op.end_ns ? op.end_ns : op.start_ns;
         s->op = (struct sample_op){.number = op.number,
                                    .group = op.group,
                                    .seq = op.seq,
-                                   .age_ms = op.age_ms,
-                                   .open = op.open};
+                                   .age_ms = now > since ? (now - since) / 1000000 : 0,
+                                   .open = !op.end_ns && op.device != SEGMENT_OP_ENQUEUED};
         flight_report_operation(&a->segment, i, s->op.text, sizeof(s->op.text));
     }
 }
@@ -1431,6 +1443,8 @@ static void fill_top_rank(struct agent *a, const struct agent_worker_status *s, 
         k->gpu_memory_total = gpu.total;
         k->gpu_percent = gpu.percent;
     }
+    k->relative = s->relative;
+    k->own = s->own;
     if (segment_last_op(&a->segment, s->local_rank, now, &op)) {
         k->has_op = true;
         flight_report_operation(&a->segment, s->local_rank, k->op_name, sizeof(k->op_name));
@@ -1604,6 +1618,11 @@ static void on_answer(void *arg, const struct rdzv_answer *answer)
     }
     if (answer->id & MODEX_ID) {
         mpi_modex_found(a->mpi, answer->id & ~MODEX_ID, answer->data, answer->len);
+        return;
+    }
+    if (answer->id & SLOW_ID) {
+        if (a->slow)
+            slow_on_answer(a->slow, answer);
         return;
     }
     if (a->gatherer)
@@ -1823,6 +1842,67 @@ static void watch_hangs(struct agent *a)
         a->hang = hang_new(a->loop, a->job->nproc, a->job->hang_after, &cb);
 }
 
+/* ----------------------------------------------------------------------------------- slow ranks */
+
+static bool get_count(void *arg, int local_rank, struct slow_count *out, int *pid, bool *inside)
+{
+    struct agent *a = arg;
+    if (a->workers[local_rank].state != WORKER_RUNNING)
+        return false;
+    *pid = a->workers[local_rank].pid;
+    out->at_ns = mono_ns();
+    out->waited_ns = segment_waited(&a->segment, local_rank, out->at_ns, inside);
+    out->ops = segment_ops(&a->segment, local_rank);
+    return true;
+}
+
+static const struct rank_table *running_table(void *arg, int *group_rank)
+{
+    struct agent *a = arg;
+    *group_rank = a->ctx.group_rank;
+    return a->fsm.state == RUNNING ? a->ctx.table : NULL;
+}
+
+/* What the coordinator's node has found reaches every node. */
+static void take_slow(struct agent *a, const struct rdzv_request *r)
+{
+    struct rdzv_info info;
+    if (*r->ranks && strcmp(a->slow_text, r->text) != 0) {
+        rdzv_get_info(a->rdzv, &info);
+        if (info.coordinator || a->ctx.table->nnodes == 1)
+            log_warn("%s", r->text);
+        free(a->last_slow);
+        a->last_slow = xstrdup(r->text);
+    }
+    snprintf(a->slow_text, sizeof(a->slow_text), "%s", *r->ranks ? r->text : "");
+}
+
+static void on_slow(void *arg, const char *ranks, const char *text)
+{
+    struct agent *a = arg;
+    struct rdzv_request r = {.kind = REQUEST_SLOW};
+    if (a->fsm.state != RUNNING || a->leaving)
+        return;
+    snprintf(r.ranks, sizeof(r.ranks), "%s", ranks);
+    snprintf(r.text, sizeof(r.text), "%s", *text ? text : "no rank is slow any more");
+    hang_event(a, EVENT_SLOW, &r);
+    if (!rdzv_request(a->rdzv, &r))
+        take_slow(a, &r);
+}
+
+static void watch_slow_ranks(struct agent *a)
+{
+    const struct slow_callbacks cb = {.arg = a,
+                                      .get_count = get_count,
+                                      .table = running_table,
+                                      .leads = leads,
+                                      .request = gather_request,
+                                      .answer = gather_answer,
+                                      .on_slow = on_slow};
+    if (a->job->slow_percent > 0)
+        a->slow = slow_new(a->loop, a->job->nproc, a->job->slow_percent, &cb);
+}
+
 /* A request that dlaunchctl has made here or on another node. */
 static void on_request(void *arg, const struct rdzv_request *r)
 {
@@ -1846,6 +1926,13 @@ static void on_request(void *arg, const struct rdzv_request *r)
             hang_on_suspicion(a->hang, r);
         else if (a->hang && a->fsm.state == RUNNING)
             take_hang(a, r);
+        return;
+    }
+    if (r->kind == REQUEST_PACE || r->kind == REQUEST_SLOW) {
+        if (a->slow && a->fsm.state == RUNNING && r->kind == REQUEST_PACE)
+            slow_on_request(a->slow, r);
+        else if (a->slow && a->fsm.state == RUNNING)
+            take_slow(a, r);
         return;
     }
     if (r->kind == REQUEST_STACKS) {
@@ -1953,6 +2040,7 @@ static void free_agent(struct agent *a)
     free(a->flight_report);
     top_asks_free(a->tops);
     json_decref(a->told_operations);
+    free(a->last_slow);
     free(a->stacks);
     free(a->sampled);
     attempts_fini(&a->attempts);
@@ -2030,6 +2118,7 @@ static char *agent_report(struct agent *a, const struct rdzv_result *result)
         .lost_output = a->lost_output,
         .operations = a->flight_report,
         .ledger = a->job->ledger ? &ledger : NULL,
+        .slow = a->last_slow,
         .stacks = a->stacks,
     };
     if (a->exit_status == 2 && result->reason == STOP_RENDEZVOUS)
@@ -2058,7 +2147,7 @@ static void close_parts(struct agent *a)
     trainer_status_close(a->trainer);
     exit_notify_unwatch(
         a->exit_notify); /* its thread wakes the loop through a handle of the scope */
-    a->nclosing = 6;
+    a->nclosing = 7;
     facts_close(a->facts, agent_on_closed, a);
     a->facts = NULL;
     gatherer_close(a->gatherer, agent_on_closed, a);
@@ -2066,6 +2155,8 @@ static void close_parts(struct agent *a)
     hang_close(a->hang, agent_on_closed, a);
     a->hang = NULL;
     top_asks_stop(a->tops);
+    slow_close(a->slow, agent_on_closed, a);
+    a->slow = NULL;
     gpu_watch_stop(a->gpus);
     rdzv_close(a->rdzv, on_rdzv_closed, a);
     if (a->hurried)
@@ -2485,6 +2576,8 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         watch_blocked_workers(a);
     if (r == 0)
         watch_hangs(a);
+    if (r == 0)
+        watch_slow_ranks(a);
     if (r == 0 && job->gpus)
         a->gpus = gpu_watch_new(loop, &a->scope, job, GPU_PROC, "/dev/kmsg");
     if (a->gpus) /* looks for these itself */
@@ -2527,12 +2620,19 @@ void agent_get_status(struct agent *a, struct agent_status *out)
         out->hang = a->hang_state == HANG_HUNG ? "HUNG" : "SUSPECT";
         out->hang_text = a->hang_text;
     }
+    out->slow = a->slow_text[0] ? a->slow_text : NULL;
     if (a->fsm.state == DONE && a->exit_status != 0)
         out->health = "FAILED";
     if (a->fsm.state == DONE) /* parts of the rendezvous may be closed */
         out->rdzv = a->info;
     else
         rdzv_get_info(a->rdzv, &out->rdzv);
-    for (int i = 0; i < a->job->nproc; i++)
+    for (int i = 0; i < a->job->nproc; i++) {
+        struct slow_scores scores = {.waited_s = -1};
         worker_status(&a->workers[i], a->job, &a->status[i]);
+        slow_get_scores(a->slow, i, &scores);
+        a->status[i].relative = scores.relative;
+        a->status[i].own = scores.own;
+        a->status[i].waited_s = scores.waited_s;
+    }
 }

@@ -70,6 +70,7 @@ struct agent_status {
     const char *lost_output; /* which output could not be written; NULL: none */
     const char *hang;        /* "SUSPECT", "HUNG"; NULL: it does not hang, or is not watched */
     const char *hang_text;
+    const char *slow; /* which ranks are slow, one line; NULL: none, or they are not watched */
     int nworkers;
     const struct agent_worker_status *workers; /* valid until the loop runs again */
 };

@@ -85,6 +85,8 @@ struct job_spec {
     double timeout;    /* wall clock for the whole job, seconds; 0: none */
     double hang_after; /* --hang_after, seconds; 0: hangs are not watched for */
     enum on_hang { ON_HANG_REPORT, ON_HANG_RESTART, ON_HANG_END } on_hang;
+    const char *nccl_profiler;     /* our plug-in for NCCL; NULL: it is not wanted, or not there */
+    int slow_percent;              /* --slow_ranks; 0: slow ranks are not watched for */
     double shutdown_timeout;       /* grace between the stop signal and SIGKILL, seconds */
     const int *stop_signals;       /* that stop the job, each once; 0-terminated */
     const char *signals_to_handle; /* the same as the user wrote them: torchrun hands that on */

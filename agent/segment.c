@@ -239,6 +239,25 @@ bool segment_last_op(const struct segment *s, int local_rank, uint64_t now_ns,
     return atomic_load_explicit(&op->number, memory_order_relaxed) == n;
 }
 
+void segment_watch(struct segment *s)
+{
+    for (int i = 0; i < s->nlocal; i++)
+        atomic_store_explicit(&line_of(s, i)->watched, 1, memory_order_relaxed);
+}
+
+uint64_t segment_waited(const struct segment *s, int local_rank, uint64_t now_ns, bool *inside)
+{
+    enum { THREADS_MAX = 64 };
+    *inside = false;
+    if (s->fd < 0 || local_rank >= s->nlocal)
+        return 0;
+    int64_t waited = atomic_load_explicit(&line_of(s, local_rank)->waited_ns, memory_order_relaxed);
+    *inside = waited < 0;
+    for (int i = 0; i < THREADS_MAX && waited < 0; i++) /* one for each call that is open */
+        waited += (int64_t)now_ns;
+    return waited < 0 ? 0 : (uint64_t)waited;
+}
+
 const _Atomic uint32_t *segment_exit_word(const struct segment *s, int local_rank)
 {
     const struct segment_local *l = line_of(s, local_rank);

@@ -69,6 +69,12 @@ uint64_t segment_ops(const struct segment *s, int local_rank);
 bool segment_last_op(const struct segment *s, int local_rank, uint64_t now_ns,
                      struct segment_last_op *out);
 
+/* The workers write down the time that they spend in operations, from their start on. */
+void segment_watch(struct segment *s);
+/* Nanoseconds that worker `local_rank` has spent in operations up to now_ns. *inside: it is in one.
+ */
+uint64_t segment_waited(const struct segment *s, int local_rank, uint64_t now_ns, bool *inside);
+
 /* The word of worker `local_rank` in which the kernel sets FUTEX_OWNER_DIED when the worker begins
  * to exit; NULL: the worker has not published one yet. */
 const _Atomic uint32_t *segment_exit_word(const struct segment *s, int local_rank);

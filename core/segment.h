@@ -22,7 +22,7 @@
 #include "core/bell.h"
 
 #define SEGMENT_MAGIC   0x31474553u /* "SEG1" */
-#define SEGMENT_VERSION 9u
+#define SEGMENT_VERSION 10u
 
 #define SEGMENT_ENV_FD     "DLAUNCH_SEGMENT_FD"
 #define SEGMENT_ENV_LISTEN "DLAUNCH_LISTEN_FD"
@@ -101,6 +101,11 @@ struct segment_local {
     _Atomic uint32_t worlds;           /* that have been made, by one process or several in turn */
     _Atomic uint32_t
         settings; /* 1 + those of its calls (op_signature.h); 0: not in dlcoll_init yet */
+    /* The agent's: whether the worker's time in operations is wanted, and with it exact times. */
+    _Atomic uint32_t watched;
+    /* Nanoseconds that it has spent in operations; less the time (CLOCK_MONOTONIC) at which each
+     * call began that it is in now: negative then. */
+    _Atomic int64_t waited_ns;
     _Alignas(8) unsigned char exit_mutex[SEGMENT_EXIT_MUTEX_BYTES];
     struct bell bell; /* of its progress thread, rung by the other workers */
     struct segment_op ops[SEGMENT_OPS];

@@ -1049,6 +1049,25 @@ static int find_program(struct job_spec *spec, struct options *o, int *exit_stat
     return -EINVAL;
 }
 
+/* The plug-in for NCCL is beside this program, where it was built, or where it was installed. */
+static const char *find_profiler(struct options *o)
+{
+    static const char *const places[] = {"", "/../lib", "/../lib/dlaunch"};
+    const char *users = getenv("NCCL_PROFILER_PLUGIN");
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    if (n <= 0 || (users && strcasecmp(users, "none") == 0))
+        return NULL;
+    self[n] = '\0';
+    *strrchr(self, '/') = '\0';
+    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+        const char *path = options_printf(o, "%s%s/libdlaunch_nccl.so", self, places[i]);
+        if (access(path, R_OK) == 0)
+            return path;
+    }
+    return NULL;
+}
+
 int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct err *e)
 {
     char host[HOST_MAX];
@@ -1086,5 +1105,13 @@ int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct
     spec->on_hang = opt_is(o, OPT_on_hang, "restart") ? ON_HANG_RESTART
                     : opt_is(o, OPT_on_hang, "end")   ? ON_HANG_END
                                                       : ON_HANG_REPORT;
+    long percent = opt_number(o, OPT_slow_ranks);
+    if (percent > 100)
+        return err_set(e, -EINVAL,
+                       "%s: %ld is not a part of a rank's time in percent: use 1 to 100",
+                       o->value[OPT_slow_ranks].source, percent);
+    spec->slow_percent = (int)percent;
+    if (spec->hang_after > 0 || percent > 0)
+        spec->nccl_profiler = find_profiler(o);
     return 0;
 }

@@ -186,13 +186,28 @@ char *flight_report_text(const struct segment *s, int base_rank, uint64_t now_ns
     return (char *)b.data; /* terminated */
 }
 
-void flight_report_operation(const struct segment *s, int local_rank, char *out, size_t cap)
+bool flight_report_current(const struct segment *s, int local_rank, struct segment_op *out)
 {
     struct segment_op ops[SEGMENT_OPS];
+    int n = 0, at = 0;
+    if (s->fd >= 0 && local_rank < s->nlocal)
+        n = last_operations(line_of(s, local_rank), ops);
+    for (int i = 1; i < n && ops[0].device != SEGMENT_OP_HOST; i++) {
+        if (ops[i].device != SEGMENT_OP_HOST && !ops[i].end_ns)
+            at = i;
+    }
+    if (n)
+        *out = ops[at];
+    return n > 0;
+}
+
+void flight_report_operation(const struct segment *s, int local_rank, char *out, size_t cap)
+{
+    struct segment_op current;
+    const struct segment_op *op = &current;
     out[0] = '\0';
-    if (s->fd < 0 || local_rank >= s->nlocal || last_operations(line_of(s, local_rank), ops) == 0)
+    if (!flight_report_current(s, local_rank, &current))
         return;
-    const struct segment_op *op = &ops[0];
     bool one_way = strcmp(op->op, "send") == 0 || strcmp(op->op, "recv") == 0;
     int n = snprintf(out, cap, "%s", op->op);
     if (op->dtype[0])

@@ -3,6 +3,7 @@
 #ifndef AGENT_REPORT_FLIGHT_REPORT_H
 #define AGENT_REPORT_FLIGHT_REPORT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "agent/segment.h"
@@ -12,9 +13,12 @@
  * if no operation explains a failure: none has timed out, mismatched another one or lasted long. */
 char *flight_report_text(const struct segment *s, int base_rank, uint64_t now_ns);
 
-/* The operation that worker `local_rank` began last, such as
- * "all_reduce of 3 f32 (sum)"; "" if it has begun none. Ranks that called the same have the same
- * text. */
+/* The operation that worker `local_rank` began last; of those that are enqueued on a device the
+ * first that has not ended. False: it has begun none, or is writing it down at this moment. */
+bool flight_report_current(const struct segment *s, int local_rank, struct segment_op *out);
+
+/* The same, such as "all_reduce of 3 f32 (sum)"; "" if there is none. Ranks that called the same
+ * have the same text. */
 void flight_report_operation(const struct segment *s, int local_rank, char *out, size_t cap);
 
 /* How many operations worker `local_rank` has begun. */

@@ -591,6 +591,8 @@ void report_print(FILE *out, const struct report_input *in, int color, int colum
     print_attempts(&pg);
     if (in->operations)
         block(&pg, "calls", in->operations, OPERATION_LINES);
+    if (in->slow)
+        block(&pg, "slow", in->slow, 1);
     if (in->stacks)
         block(&pg, "stacks", in->stacks, STACK_LINES);
     print_ledger(&pg);

@@ -32,6 +32,7 @@ void report_print(FILE *out, const struct report_input *in, int color, int colum
  *     log_dir         the run directory, or null
  *     leftover        processes that could not be ended, one line, or null
  *     lost_output     the first text about output that could not be written, or null
+ *     slow            the ranks that were last found to be slow (--slow_ranks), one line, or null
  *     operations      what this node's workers were in when a collective operation timed out, met
  *                     another one, or had been under way for long, and what before that: lines, or
  *                     null

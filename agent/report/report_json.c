@@ -150,6 +150,7 @@ static json_t *report_json(const struct report_input *in)
     json_object_set_new(j, "lost_output", text_or_null(in->lost_output));
     json_object_set_new(j, "operations", text_or_null(in->operations));
     json_object_set_new(j, "ledger", in->ledger ? ledger_json(in->ledger) : json_null());
+    json_object_set_new(j, "slow", text_or_null(in->slow));
     json_object_set_new(j, "stacks", text_or_null(in->stacks));
     json_object_set(j, "first_failure", cause ? json_array_get(failures, 0) : json_null());
     json_object_set_new(j, "failures", failures);

@@ -169,6 +169,8 @@ static void put_rank(struct buf *b, const struct top_rank *k)
     put_real(b, k->elapsed_s);
     put_real(b, k->cpu_s);
     put_real(b, k->output_age_s);
+    put_real(b, k->relative);
+    put_real(b, k->own);
     buf_u64(b, k->memory);
     buf_u8(b, k->has_gpu);
     if (k->has_gpu) {
@@ -195,6 +197,8 @@ static void get_rank(struct rd *r, struct top_rank *k)
     k->elapsed_s = get_real(r);
     k->cpu_s = get_real(r);
     k->output_age_s = get_real(r);
+    k->relative = get_real(r);
+    k->own = get_real(r);
     k->memory = rd_u64(r);
     k->has_gpu = rd_u8(r) != 0;
     if (k->has_gpu) {
@@ -264,6 +268,10 @@ static json_t *rank_json(const struct top_rank *k)
                             json_integer((json_int_t)k->gpu_memory_total));
         if (k->gpu_percent >= 0)
             json_object_set_new(j, "gpu_percent", json_integer(k->gpu_percent));
+    }
+    if (k->relative > 0) {
+        json_object_set_new(j, "relative", json_real(k->relative));
+        json_object_set_new(j, "own", json_real(k->own));
     }
     if (k->has_op)
         json_object_set_new(j, "operation",

@@ -31,6 +31,7 @@ struct top_rank {
     bool has_gpu;
     int gpu_percent; /* below 0: not known */
     uint64_t gpu_memory, gpu_memory_total;
+    double relative, own; /* scores of --slow_ranks, 0 to 1; 0: not known */
     bool has_op, op_open; /* the last collective operation */
     uint64_t op_number;
     double op_age_s; /* since it began if it is open, else since it ended */

@@ -131,6 +131,26 @@ static void read_task(int pid, struct sample_thread *t)
     read_call(pid, t);
 }
 
+enum kernel_side_place kernel_side_place(int pid, char *call)
+{
+    static const char *const of_sockets[] = {"recv", "send", "accept", "connect"};
+    struct sample_thread t = {.tid = pid};
+    read_task(pid, &t);
+    snprintf(call, SAMPLE_TEXT_MAX, "%s", t.call);
+    if (t.state == 'R')
+        return KERNEL_SIDE_CPU;
+    if (t.state != 'S' && t.state != 'D')
+        return KERNEL_SIDE_UNKNOWN;
+    size_t len = strlen(t.call);
+    if (len > 9 && strcmp(t.call + len - 9, " a socket") == 0)
+        return KERNEL_SIDE_NETWORK;
+    for (size_t i = 0; i < ARRAY_LEN(of_sockets); i++) {
+        if (strncmp(t.call, of_sockets[i], strlen(of_sockets[i])) == 0)
+            return KERNEL_SIDE_NETWORK;
+    }
+    return KERNEL_SIDE_DATA;
+}
+
 uint64_t kernel_side_cpu_ms(int pid)
 {
     char path[64], text[1024];

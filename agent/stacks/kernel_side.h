@@ -12,6 +12,17 @@
  * such process, or it is a zombie. */
 bool kernel_side_read(struct sample *s);
 
+/* What the main thread of a process does at this moment. */
+enum kernel_side_place {
+    KERNEL_SIDE_CPU,
+    KERNEL_SIDE_DATA,    /* it sleeps: state D, or in a system call that is not of a socket */
+    KERNEL_SIDE_NETWORK, /* in a system call of a socket */
+    KERNEL_SIDE_PLACES,
+    KERNEL_SIDE_UNKNOWN, /* it has ended, or is stopped */
+};
+/* `call`, of SAMPLE_TEXT_MAX bytes: what it sleeps in, "read of a pipe"; "". */
+enum kernel_side_place kernel_side_place(int pid, char *call);
+
 /* The CPU time of all threads of a process; 0: there is none. */
 uint64_t kernel_side_cpu_ms(int pid);
 

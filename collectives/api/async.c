@@ -212,16 +212,12 @@ static void sleep_on(struct dlcoll_work *w, uint64_t until_ns)
     atomic_fetch_sub(&w->sleepers, 1);
 }
 
-/* Waits until the work is done or the time is over. A waiting thread runs the queue itself only if
- * it has no deadline, because an operation may take any time. */
-static void wait_until(struct dlcoll_work *w, uint64_t until_ns)
+/* On host memory. A waiting thread runs the queue itself only if it has no deadline, because an
+ * operation may take any time. */
+static void wait_on_host(struct dlcoll_work *w, uint64_t until_ns)
 {
     struct dlcoll_comm *comm = w->comm;
-    if (w->device && !is_done(w)) {
-        nccl_wait(w, until_ns, false);
-        return;
-    }
-    if (w->ops && !is_done(w)) {
+    if (w->ops) {
         p2p_wait(comm, &w->done, until_ns, false);
         return;
     }
@@ -235,6 +231,21 @@ static void wait_until(struct dlcoll_work *w, uint64_t until_ns)
             sleep_on(w, until_ns);
         }
     }
+}
+
+/* Waits until the work is done or the time is over. The time of one on a device is the device's. */
+static void wait_until(struct dlcoll_work *w, uint64_t until_ns)
+{
+    struct recorder *recorder = &w->comm->job->recorder;
+    if (is_done(w))
+        return;
+    if (w->device) {
+        nccl_wait(w, until_ns, false);
+        return;
+    }
+    recorder_waits(recorder);
+    wait_on_host(w, until_ns);
+    recorder_waited(recorder);
 }
 
 int async_wait(struct dlcoll_work *w)

@@ -187,11 +187,13 @@ static int at_once(dlcoll_comm *c, struct coll_call *call)
 {
     call->may_repeat = true;
     bool alone = !async_has_thread(c);
+    recorder_waits(&c->job->recorder);
     if (!alone)
         pthread_mutex_lock(&c->running);
     int code = coll_execute(c, call);
     if (!alone)
         pthread_mutex_unlock(&c->running);
+    recorder_waited(&c->job->recorder);
     if (code == DLCOLL_ENOMEM && !call->settled && !atomic_load(&c->failed))
         coll_forget(c, call);
     return code;

@@ -8,6 +8,7 @@
 #include "collectives/reduce/reduce.h"
 #include "core/clock.h"
 #include "core/memory_fence.h"
+#include "core/segment_op.h"
 
 enum { NAMES = 64, SMALL_BYTES = 64 * 1024 };
 
@@ -38,18 +39,12 @@ void recorder_init(struct recorder *r, struct segment_local *line)
     pthread_once(&once, fill_names);
     memset(&r->own, 0, sizeof(r->own));
     r->line = line ? line : &r->own;
+    r->watched = atomic_load_explicit(&r->line->watched, memory_order_relaxed);
     atomic_store_explicit(&r->line->nops, 0, memory_order_relaxed);
 }
 
 /* ------------------------------------------------------------------------------------- records
- *
- * A record belongs to the thread that has taken it: take() writes RECORD_WRITING over its number,
- * and give_back() the number. Readers copy it and then look whether the number is still the same,
- * which it is also after a write that fell into the copying: so end_ns is written last and read
- * first. Nobody waits: a thread that cannot take a record leaves its operation, or its end,
- * unrecorded, and a reader leaves a record out that is being written. */
-
-#define RECORD_WRITING UINT64_MAX
+ */
 
 #define put(field, value) __atomic_store_n(field, value, __ATOMIC_RELAXED)
 #define get(field)        __atomic_load_n(field, __ATOMIC_RELAXED)
@@ -63,21 +58,6 @@ static void copy_bytes(void *to, const void *from, size_t len)
 #else
     memcpy(to, from, len);
 #endif
-}
-
-/* False: the record has another number than `before`. */
-static bool record_take(struct segment_op *op, uint64_t before)
-{
-    if (!atomic_compare_exchange_strong_explicit(&op->number, &before, RECORD_WRITING,
-                                                 memory_order_acquire, memory_order_relaxed))
-        return false;
-    memory_fence(memory_order_release); /* readers see that before they see what follows */
-    return true;
-}
-
-static void give_back(struct segment_op *op, uint64_t number)
-{
-    atomic_store_explicit(&op->number, number, memory_order_release);
 }
 
 /* The times of a small operation are known to a few milliseconds only: reading the exact clock
@@ -101,7 +81,7 @@ static uint64_t record_begin(struct recorder *r, uint64_t group, const char *gro
     struct segment_op *op = record_of(r, number);
     uint64_t before = atomic_load_explicit(&op->number, memory_order_relaxed);
     if (before > number ||
-        !record_take(op, before)) /* other threads have begun as many as are kept */
+        !segment_op_take(op, before)) /* other threads have begun as many as are kept */
         return 0;
     bool has_data = sig->count || bytes, reduces = call_reduces(sig->kind);
     bool coarse = coarse_ns && clock_for(bytes) == CLOCK_MONOTONIC_COARSE;
@@ -118,7 +98,7 @@ static uint64_t record_begin(struct recorder *r, uint64_t group, const char *gro
     copy_bytes(op->reduction, g_names.reduction[reduces ? sig->op : 255], sizeof(op->reduction));
     copy_bytes(op->group_name, group_name, sizeof(op->group_name));
     atomic_store_explicit(&op->end_ns, 0, memory_order_relaxed);
-    give_back(op, number);
+    segment_op_give_back(op, number);
     return number;
 }
 
@@ -139,12 +119,12 @@ uint64_t recorder_begin_device(struct recorder *r, uint64_t group, const char *g
 /* Nothing happens when a later operation has the record. */
 static void record_end(struct segment_op *op, uint64_t number, uint64_t now_ns, int result)
 {
-    if (!number || !record_take(op, number))
+    if (!number || !segment_op_take(op, number))
         return;
     uint64_t start_ns = get(&op->start_ns);
     atomic_store_explicit(&op->result, result, memory_order_relaxed);
     atomic_store_explicit(&op->end_ns, now_ns > start_ns ? now_ns : start_ns, memory_order_release);
-    give_back(op, number);
+    segment_op_give_back(op, number);
 }
 
 void recorder_end(struct recorder *r, uint64_t number, int result)
@@ -157,16 +137,19 @@ void recorder_end(struct recorder *r, uint64_t number, int result)
 void recorder_put_device(struct recorder *r, uint64_t number, uint64_t start_ns, uint64_t end_ns)
 {
     struct segment_op *op = record_of(r, number);
-    if (!number || !record_take(op, number))
+    if (!number || !segment_op_take(op, number))
         return;
     put(&op->device, SEGMENT_OP_BEGUN);
     put(&op->start_ns, start_ns);
+    if (end_ns > start_ns && r->watched)
+        atomic_fetch_add_explicit(&r->line->waited_ns, (int64_t)(end_ns - start_ns),
+                                  memory_order_relaxed);
     if (end_ns) {
         atomic_store_explicit(&op->result, 0, memory_order_relaxed);
         atomic_store_explicit(&op->end_ns, end_ns > start_ns ? end_ns : start_ns,
                               memory_order_release);
     }
-    give_back(op, number);
+    segment_op_give_back(op, number);
 }
 
 void recorder_end_at_once(struct recorder *r, uint64_t number)

@@ -10,10 +10,12 @@
 
 #include "collectives/api/op_signature.h"
 #include "collectives/dlcoll.h"
+#include "core/clock.h"
 #include "core/segment.h"
 
 struct recorder {
     struct segment_local *line; /* in the segment, or own */
+    bool watched;               /* line->watched */
     struct segment_local own;
 };
 
@@ -33,6 +35,19 @@ void recorder_put_device(struct recorder *r, uint64_t number, uint64_t start_ns,
 void recorder_end(struct recorder *r, uint64_t number, int result);
 /* The operation has succeeded at once: its end is its start. */
 void recorder_end_at_once(struct recorder *r, uint64_t number);
+
+/* The program waits for an operation to end, from here to recorder_waited(). */
+static inline void recorder_waits(struct recorder *r)
+{
+    if (r->watched)
+        atomic_fetch_sub_explicit(&r->line->waited_ns, (int64_t)mono_ns(), memory_order_relaxed);
+}
+
+static inline void recorder_waited(struct recorder *r)
+{
+    if (r->watched)
+        atomic_fetch_add_explicit(&r->line->waited_ns, (int64_t)mono_ns(), memory_order_relaxed);
+}
 
 /* The collective operation of that number of a communicator that a line has under way, or has done,
  * without its settings; or, where that one came to nothing, as those of no elements do, the next

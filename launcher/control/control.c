@@ -131,6 +131,7 @@ static json_t *status_json(const struct control *c)
         j, "hang",
         s.hang ? json_pack("{s:s,s:o}", "state", s.hang, "text", json_text(s.hang_text))
                : json_null());
+    json_object_set_new(j, "slow", s.slow ? json_text(s.slow) : json_null());
     return j;
 }
 

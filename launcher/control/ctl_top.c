@@ -90,7 +90,8 @@ static void nest(json_t *top)
 
 struct screen {
     bool redraws;
-    bool gpus; /* some rank has one */
+    bool gpus;   /* some rank has one */
+    bool scores; /* some rank has scores */
     int rows, columns, used;
 };
 
@@ -127,7 +128,7 @@ static const char *age(double seconds, char out[24])
 static void rank_row(struct screen *s, const json_t *w)
 {
     char cpu[24] = "-", memory[TEXT_BYTES_MAX] = "-", output[24] = "-", op[256] = "-", since[24];
-    char gpu[24] = "-", gpu_memory[TEXT_BYTES_MAX] = "-", gpus[64] = "";
+    char gpu[24] = "-", gpu_memory[TEXT_BYTES_MAX] = "-", gpus[64] = "", scores[32] = "";
     const json_t *o = json_object_get(w, "operation");
     if (json_object_get(w, "cpu_percent"))
         snprintf(cpu, sizeof(cpu), "%.0f %%", real_of(w, "cpu_percent"));
@@ -145,8 +146,14 @@ static void rank_row(struct screen *s, const json_t *w)
         snprintf(gpu, sizeof(gpu), "%ld %%", number_of(w, "gpu_percent"));
     if (s->gpus)
         snprintf(gpus, sizeof(gpus), "  %5s %10s", gpu, gpu_memory);
-    row(s, "%-6ld %-5ld %-8ld %-8s %7s %10s %8s%s  %s", number_of(w, "rank"), number_of(w, "node"),
-        number_of(w, "pid"), text_of(w, "state"), cpu, memory, output, gpus, op);
+    if (s->scores && json_object_get(w, "relative"))
+        snprintf(scores, sizeof(scores), "  %6.2f %5.2f", real_of(w, "relative"),
+                 real_of(w, "own"));
+    else if (s->scores)
+        snprintf(scores, sizeof(scores), "  %6s %5s", "-", "-");
+    row(s, "%-6ld %-5ld %-8ld %-8s %7s %10s %8s%s%s  %s", number_of(w, "rank"),
+        number_of(w, "node"), number_of(w, "pid"), text_of(w, "state"), cpu, memory, output, gpus,
+        scores, op);
 }
 
 static void node_row(struct screen *s, const json_t *node)
@@ -202,11 +209,14 @@ static void draw(struct screen *s, const struct job *j, const json_t *top)
     if (fit < nnodes)
         row(s, "and %zu more nodes", nnodes - fit);
     row(s, "%s", "");
-    s->gpus = false;
-    for (size_t i = 0; i < json_array_size(ranks); i++)
+    s->gpus = s->scores = false;
+    for (size_t i = 0; i < json_array_size(ranks); i++) {
         s->gpus |= json_object_get(json_array_get(ranks, i), "gpu_memory_bytes") != NULL;
-    row(s, "%-6s %-5s %-8s %-8s %7s %10s %8s%s  %s", "RANK", "NODE", "PID", "STATE", "CPU",
-        "MEMORY", "OUTPUT", s->gpus ? "    GPU GPU MEMORY" : "", "LAST OPERATION");
+        s->scores |= json_object_get(json_array_get(ranks, i), "relative") != NULL;
+    }
+    row(s, "%-6s %-5s %-8s %-8s %7s %10s %8s%s%s  %s", "RANK", "NODE", "PID", "STATE", "CPU",
+        "MEMORY", "OUTPUT", s->gpus ? "    GPU GPU MEMORY" : "", s->scores ? "   SPEED   OWN" : "",
+        "LAST OPERATION");
     fit = fitting(s, nranks, json_array_size(ranks), 0);
     for (size_t i = 0; i < fit; i++)
         rank_row(s, json_array_get(ranks, i));

@@ -179,6 +179,8 @@ static void print_job(const struct job *j)
     const json_t *hang = json_object_get(s, "hang");
     if (json_is_object(hang))
         printf("  %s: %s\n", text_of(hang, "state"), text_of(hang, "text"));
+    if (json_is_string(json_object_get(s, "slow")))
+        printf("  SLOW: %s\n", text_of(s, "slow"));
     if (json_array_size(workers) == 0 || number_of(s, "node") < 0)
         return;
     printf("\n  %-6s %-6s %-8s %-9s %s\n", "RANK", "LOCAL", "PID", "STATE", "SINCE START");

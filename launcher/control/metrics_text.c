@@ -203,6 +203,32 @@ static void put_workers(const struct page *p, const struct agent_status *s)
     free(usage);
 }
 
+static void put_score(const struct page *p, const struct agent_status *s, const char *name,
+                      const char *help, bool own)
+{
+    head(p, name, "gauge", "", help);
+    for (int i = 0; i < s->nworkers; i++) {
+        const struct agent_worker_status *w = &s->workers[i];
+        if (w->relative > 0)
+            fprintf(p->out, "%s{rank=\"%d\"} %.4g\n", name, w->rank, own ? w->own : w->relative);
+    }
+}
+
+static void put_pace(const struct page *p, const struct agent_status *s)
+{
+    head(p, "dlaunch_collective_wait_seconds", "counter", "seconds",
+         "Time that the worker has spent in collective operations.");
+    for (int i = 0; i < s->nworkers; i++) {
+        if (s->workers[i].waited_s >= 0)
+            fprintf(p->out, "dlaunch_collective_wait_seconds_total{rank=\"%d\"} %.9g\n",
+                    s->workers[i].rank, s->workers[i].waited_s);
+    }
+    put_score(p, s, "dlaunch_worker_relative_speed",
+              "How fast the worker is, as a part of the speed of most others.", false);
+    put_score(p, s, "dlaunch_worker_own_speed",
+              "How fast the worker is, as a part of the best speed that it had.", true);
+}
+
 /* A gauge: running time becomes lost time when the workers are stopped. */
 static void put_ledger(const struct page *p, const struct ledger *l)
 {
@@ -228,6 +254,8 @@ void metrics_text(FILE *out, const struct job_spec *job, const struct agent_stat
     put_value(out, slurm ? slurm : "");
     fputs("\"} 1\n", out);
     put_workers(&p, status);
+    if (job->slow_percent > 0)
+        put_pace(&p, status);
     if (sums)
         put_job(&p, sums);
     if (ledger)

@@ -36,6 +36,7 @@ static const struct {
     [EVENT_NODE_PROBLEM] = {"node.problem", EV_NODE | EV_PID | EV_TEXT},
     [EVENT_SUSPECT] = {"suspect", EV_ATTEMPT | EV_RANKS | EV_TEXT},
     [EVENT_HANG] = {"hang", EV_ATTEMPT | EV_RANKS | EV_TEXT},
+    [EVENT_SLOW] = {"slow", EV_ATTEMPT | EV_RANKS | EV_TEXT},
 };
 
 const char *event_text(enum event_name n)

@@ -43,6 +43,8 @@ enum event_name {
     /* The job, with --hang_after; written by the coordinator's agent. */
     EVENT_SUSPECT, /* ranks wait longer than usual for others */
     EVENT_HANG,    /* and those do not move */
+    /* The job, with --slow_ranks; likewise. */
+    EVENT_SLOW, /* the others wait for these ranks; without ranks: for none any more */
     EVENT_NAMES,
 };
 

@@ -79,6 +79,8 @@ enum request_kind {
     REQUEST_SUSPECT, /* workers of the node give no sign of life; id: milliseconds left to them */
     REQUEST_HANG,    /* the job hangs: text; signal: 1 suspected, 2 certain; id: 1 when the workers
                         of these ranks are to be killed */
+    REQUEST_PACE,    /* --slow_ranks; each node sends an rdzv_answer; id: agent/stacks/slow.c */
+    REQUEST_SLOW,    /* these ranks are slow: text; no ranks: none is any more */
     REQUEST_DOCTOR,  /* --doctor; each node sends an rdzv_answer */
     REQUEST_MODEX,   /* the node of the rank in `ranks` sends an rdzv_answer: what the rank has put
                         (agent/mpi/pmix.h) */

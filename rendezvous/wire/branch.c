@@ -373,7 +373,8 @@ static bool branch_told(struct branch *b, struct rd body)
     told_add(&b->told, number, s);
     branch_send_down(b, s);
     shared_buf_unref(s);
-    if ((r.kind == REQUEST_STACKS || r.kind == REQUEST_TOP) && !find_request(b, &r.from, r.id)) {
+    bool answered = r.kind == REQUEST_STACKS || r.kind == REQUEST_TOP || r.kind == REQUEST_PACE;
+    if (answered && !find_request(b, &r.from, r.id)) {
         struct branch_request *q = xcalloc(1, sizeof(*q));
         q->answers =
             (struct tree_answers){.to = r.from, .id = r.id, .wanted = 1 + registered_children(b)};

@@ -14,11 +14,14 @@
  *     pipe    writes to a full pipe
  *     lock    waits for a lock on a file
  *     pause   works for 1.5 s once and goes on: a checkpoint
+ *     slow    all work as long as their CPU time says, rank RANK LATE percent longer (default: 30)
+ *     starve  rank RANK waits so much longer for a pipe in every step
  * When that was stands in DIR/planted, in seconds of the wall clock. Every rank says "up" after the
  * first STEPS. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +50,41 @@ static void check(int r, const char *what)
         return;
     fprintf(stderr, "hang_worker: %s failed: %d\n", what, r);
     exit(3);
+}
+
+/* Its own CPU time: what other processes take of the CPUs does not count. */
+static void work_ms(double ms)
+{
+    struct timespec from, now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
+    do {
+        g_count++;
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    } while ((double)(now.tv_sec - from.tv_sec) * 1e3 + (double)(now.tv_nsec - from.tv_nsec) / 1e6 <
+             ms);
+}
+
+/* A child writes a byte into a pipe whenever it is time. */
+static void await_data(long ms)
+{
+    static int from = -1;
+    char byte;
+    int fds[2];
+    if (from < 0) {
+        if (pipe(fds) < 0)
+            exit(4);
+        if (fork() == 0) {
+            close(fds[0]);
+            do
+                nap_ms(ms);
+            while (write(fds[1], "", 1) == 1);
+            _exit(0);
+        }
+        close(fds[1]);
+        from = fds[0];
+    }
+    if (read(from, &byte, 1) != 1)
+        exit(4);
 }
 
 static void sum(void)
@@ -181,7 +219,14 @@ int main(int argc, char **argv)
         note_time(argv[3]);
         plant(argv[1], argv[3], rank, size);
     }
+    bool slow = strcmp(argv[1], "slow") == 0, starve = strcmp(argv[1], "starve") == 0;
+    bool late = (slow || starve) && rank == atoi(argv[2]);
+    double longer = getenv("LATE") ? atof(getenv("LATE")) : 30;
     for (float over = 0; over < 1;) { /* all end after the same step */
+        if (slow)
+            work_ms((double)g_step_ms * (late ? 1 + longer / 100 : 1));
+        if (starve && late)
+            await_data((long)((double)g_step_ms * longer / 100));
         step();
         over = access(end, F_OK) == 0;
         check(dlcoll_all_reduce(&over, &over, 1, DLCOLL_F32, DLCOLL_MAX, g_comm, NULL, NULL),

@@ -91,11 +91,14 @@ endif
 
 # libdlcoll: its own folder, the parts of core without libuv, the blocking store client, and the store
 # on a thread of its own.
-COLL_SRC   := $(filter-out collectives/tools/%,$(call src,collectives))
+COLL_SRC   := $(filter-out collectives/tools/% collectives/profiler/%,$(call src,collectives))
 DLCOLL_SRC := $(COLL_SRC) \
               $(patsubst %,core/%.c,err bytes escape fd futex hostlist map memlock netaddr parse peer_uid log thread) \
               $(patsubst %,rendezvous/store/store_%.c,client proto thread service session table out)
 DLCOLL_OBJ := $(call pic,$(DLCOLL_SRC))
+
+# The profiler plug-in for NCCL, and what it needs of a segment's reader.
+PROFILER_OBJ := $(call pic,$(wildcard collectives/profiler/*.c) collectives/bootstrap/job_segment.c core/err.c core/fd.c)
 
 # libdlaunch: the protocol of a job's program and its dlaunch, and what it needs of core.
 API_SRC   := $(wildcard launcher/api/*.c)
@@ -103,13 +106,13 @@ API_OBJ   := $(call pic,$(API_SRC) launcher/hosts/frame.c $(patsubst %,core/%.c,
 
 EXAMPLES  := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
 FIXTURES  := $(patsubst %,tests/lib/%.c,member_script pump rdzv_nodes rdzv_script)
-TESTLIB   := $(call obj,$(filter-out tests/lib/worker.c tests/lib/coll_worker.c tests/lib/hang_worker.c $(FIXTURES),$(wildcard tests/lib/*.c)))
+TESTLIB   := $(call obj,$(filter-out tests/lib/worker.c tests/lib/coll_worker.c tests/lib/hang_worker.c tests/lib/nccl_worker.c $(FIXTURES),$(wildcard tests/lib/*.c)))
 test_bins  = $(patsubst %.c,$(BUILD)/%,$(wildcard tests/$(1)/test_*.c))
 UNIT        := $(call test_bins,unit)
 INTEGRATION := $(call test_bins,integration)
 MULTIHOST   := $(call test_bins,multihost)
 
-PRODUCTS := $(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/libdlaunch.so $(BUILD)/libdlcoll.so $(BUILD)/dlcoll_perf \
+PRODUCTS := $(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/libdlaunch.so $(BUILD)/libdlcoll.so $(BUILD)/libdlaunch_nccl.so $(BUILD)/dlcoll_perf \
             $(BUILD)/dlcoll_info $(BUILD)/dlcoll_tune
 
 .PHONY: all
@@ -189,6 +192,10 @@ $(BUILD)/libdlaunch.so.0: $(API_OBJ) launcher/api/dlaunch.map
 	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -shared -Wl,-soname,libdlaunch.so.0 \
 	    $(if $(SANITIZE),,-Wl,-z,defs) -Wl,--version-script=launcher/api/dlaunch.map -o $@ $(API_OBJ)
 
+$(BUILD)/libdlaunch_nccl.so: $(PROFILER_OBJ)
+	$(say) LD $@
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -shared -Wl,-soname,$(@F) $(if $(SANITIZE),,-Wl,-z,defs) -o $@ $^ -lpthread -ldl
+
 $(BUILD)/libdlaunch.so $(BUILD)/libdlcoll.so: %: %.0
 	$(Q)ln -sf $(<F) $@
 
@@ -242,18 +249,22 @@ $(BUILD)/tests/worker: $(BUILD)/obj/tests/lib/worker.o
 # This one is a program like any other that uses libdlcoll.
 $(BUILD)/tests/coll_worker: $(call obj,$(patsubst %,tests/lib/coll_%.c,worker job ops)) $(BUILD)/libdlcoll.so
 $(BUILD)/tests/hang_worker: $(call obj,tests/lib/hang_worker.c) $(BUILD)/libdlcoll.so
+$(BUILD)/tests/nccl_worker: $(BUILD)/obj/tests/lib/nccl_worker.o
+	$(say) LD $@
+	$(link) $^ -ldl
 $(BUILD)/tests/coll_worker $(BUILD)/tests/hang_worker:
 	$(say) LD $@
 	$(link) $(filter %.o,$^) -L$(BUILD) -ldlcoll -lpthread -Wl,-rpath,'$$ORIGIN/..'
 
 # Libraries that a test machine lacks, as far as is needed: one file each, under the real name.
 fake = $(BUILD)/tests/fake/$(1)
-FAKES := $(call fake,clock.so) $(call fake,failing_calls.so) $(call fake,stamps.so) $(call fake,libnvidia-ml.so.1) $(call fake,libnccl.so.2) $(call fake,libnccl-old.so.2)
+FAKES := $(call fake,profiler.so) $(call fake,clock.so) $(call fake,failing_calls.so) $(call fake,stamps.so) $(call fake,libnvidia-ml.so.1) $(call fake,libnccl.so.2) $(call fake,libnccl-old.so.2)
 reducing := $(patsubst %,$(BUILD)/pic/collectives/reduce/%.o,dtype reduce reduce_pairs reduce_user reduce_portable reduce_avx2 reduce_avx512) \
             $(patsubst %,$(BUILD)/pic/%.o,collectives/api/task collectives/api/fiber core/err core/fd core/futex)
 $(call fake,libnccl.so.2): $(BUILD)/pic/tests/fake/nccl.o $(reducing)
 $(call fake,libnccl-old.so.2): $(BUILD)/pic/tests/fake/nccl_old.o $(reducing)
 $(call fake,clock.so): $(BUILD)/pic/tests/fake/clock.o
+$(call fake,profiler.so): $(BUILD)/pic/tests/fake/profiler.o
 $(call fake,failing_calls.so): $(BUILD)/pic/tests/fake/failing_calls.o
 $(call fake,stamps.so): $(BUILD)/pic/tests/fake/stamps.o
 $(call fake,libnvidia-ml.so.1): $(BUILD)/pic/tests/fake/nvml.o
@@ -387,7 +398,7 @@ install-built:
 	install -d $(bindir) $(libdir)/pkgconfig $(includedir) $(docdir)/examples/data $(docdir)/doc $(docdir)/kubernetes $(bashdir) $(unitdir) $(userdir)
 	install $(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/dlcoll_perf $(BUILD)/dlcoll_info $(BUILD)/dlcoll_tune $(bindir)
 	ln -sf dlaunch $(bindir)/dlaunchd
-	install -m 644 $(BUILD)/libdlaunch.so.0 $(BUILD)/libdlcoll.so.0 $(libdir)
+	install -m 644 $(BUILD)/libdlaunch.so.0 $(BUILD)/libdlcoll.so.0 $(BUILD)/libdlaunch_nccl.so $(libdir)
 	ln -sf libdlaunch.so.0 $(libdir)/libdlaunch.so
 	ln -sf libdlcoll.so.0 $(libdir)/libdlcoll.so
 	install -m 644 launcher/api/dlaunch.h collectives/dlcoll.h collectives/dlcoll.hpp collectives/dlcoll_types.hpp $(includedir)
@@ -409,7 +420,7 @@ install-built:
 # Only what install has put there, and folders that are its own.
 uninstall:
 	rm -f $(bindir)/dlaunch $(bindir)/dlaunchd $(bindir)/dlaunchctl $(bindir)/dlcoll_perf $(bindir)/dlcoll_info $(bindir)/dlcoll_tune
-	rm -f $(libdir)/libdlaunch.so $(libdir)/libdlaunch.so.0 $(libdir)/libdlcoll.so $(libdir)/libdlcoll.so.0
+	rm -f $(libdir)/libdlaunch_nccl.so $(libdir)/libdlaunch.so $(libdir)/libdlaunch.so.0 $(libdir)/libdlcoll.so $(libdir)/libdlcoll.so.0
 	rm -f $(includedir)/dlaunch.h $(libdir)/pkgconfig/dlaunch.pc
 	rm -f $(includedir)/dlcoll.h $(includedir)/dlcoll.hpp $(includedir)/dlcoll_types.hpp $(libdir)/pkgconfig/dlcoll.pc $(unitdir)/dlaunch@.service $(userdir)/dlaunchd.service
 	rm -f $(bashdir)/dlaunch $(bashdir)/dlaunchctl
@@ -427,13 +438,13 @@ test:
 
 # Programs that integration tests run; and what measures is built with them, lest it no longer can be.
 HELPERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c) tests/multihost/store_worker.c) \
-    $(patsubst %,$(BUILD)/tests/bench/coll/%,peer_dlcoll peer_limit in_job progress) $(BUILD)/tests/coll_worker $(BUILD)/tests/hang_worker $(BUILD)/tests/gpu/cases
+    $(patsubst %,$(BUILD)/tests/bench/coll/%,peer_dlcoll peer_limit in_job progress) $(BUILD)/tests/coll_worker $(BUILD)/tests/hang_worker $(BUILD)/tests/nccl_worker $(BUILD)/tests/gpu/cases
 
 .PHONY: run-tests
 run-tests: all $(BUILD)/tests/worker $(HELPERS) $(FAKES) $(UNIT) $(INTEGRATION) corpora
 	$(Q)tests/layers.sh
 	$(Q)tests/faults.sh
-	$(Q)BUILD=$(BUILD) tests/run.sh $(UNIT) $(INTEGRATION) tests/integration/test_readme.py tests/integration/test_warm.py \
+	$(Q)BUILD=$(BUILD) tests/run.sh $(UNIT) $(INTEGRATION) tests/integration/test_readme.py tests/integration/test_warm.py tests/integration/test_profiler_abi.sh \
 	    tests/torch/test_torchrun.py tests/torch/test_torchrun_warm.py tests/torch/test_table.py
 
 test-multihost:

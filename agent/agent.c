@@ -1141,9 +1141,8 @@ static void on_respawn(void *arg, int local_rank, int restart_count)
 
 /* -------------------------------------------------------------------------------- MPI programs */
 
-#define MODEX_ID                                                                     \
-    (UINT64_C(1) << 62) /* of requests, beside TOP_ID; those for stacks count from 1 \
-                         */
+/* Of requests, beside TOP_ID and SLOW_ID; those for stacks count from 1. */
+#define MODEX_ID (UINT64_C(1) << 62)
 
 static void on_mpi_fence(void *arg, const void *value, size_t len)
 {

@@ -88,6 +88,8 @@ ROW(omp_num_threads, getenv("OMP_NUM_THREADS") ?: in->job->omp_num_threads)
 ROW(gloo_ifname, getenv("GLOO_SOCKET_IFNAME") ?: in->ifname)
 ROW(tp_ifname, getenv("TP_SOCKET_IFNAME") ?: in->ifname)
 ROW(nccl_ifname, getenv("NCCL_SOCKET_IFNAME") ?: exactly(tmp, in->ifname))
+ROW(profiler, in->job->nccl_profiler ?: getenv("NCCL_PROFILER_PLUGIN"))
+ROW(next_profiler, in->job->nccl_profiler ? getenv("NCCL_PROFILER_PLUGIN") : NULL)
 ROW(progress_file, in->job->progress_file)
 ROW(segment_fd, descriptor(tmp, in->segment_fd))
 
@@ -120,6 +122,8 @@ static const struct row shared_rows[] = {
     {"GLOO_SOCKET_IFNAME", gloo_ifname},
     {"NCCL_SOCKET_IFNAME", nccl_ifname},
     {"TP_SOCKET_IFNAME", tp_ifname},
+    {"NCCL_PROFILER_PLUGIN", profiler},
+    {"DLAUNCH_NCCL_PROFILER", next_profiler},
     {"DLAUNCH_PROGRESS_FILE", progress_file},
     {"DLAUNCH_APPNUM", appnum},
     {SEGMENT_ENV_FD, segment_fd},

@@ -9,6 +9,8 @@
  *   - NODE_RANK, the same number as GROUP_RANK, under the name that many scripts look for
  *   - GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, TP_SOCKET_IFNAME, where they are not set and this
  *     host's own name would lead its peers astray (agent/hostname_check.h)
+ *   - NCCL_PROFILER_PLUGIN, with --hang_after or --slow_ranks, and DLAUNCH_NCCL_PROFILER, what the
+ *     user had in it
  *   - what libdlcoll inherits: DLAUNCH_SEGMENT_FD and DLAUNCH_LISTEN_FD (core/segment.h); those of
  *     a dlaunch around this one never come through
  *   - what the ranks of an MPI program find each other by (agent/mpi/mpi.h)

@@ -111,8 +111,12 @@ cp -r "$all/usr/bin" "$app/usr/"
 mkdir -p "$app/usr/lib/$multiarch" "$app/DEBIAN"
 cp "$all/usr/lib/libdlaunch.so.0" "$app/usr/lib/$multiarch/"
 chmod 644 "$app/usr/lib/$multiarch/libdlaunch.so.0"
+# No program links it: it has a folder of its own.
+mkdir -p "$app/usr/lib/dlaunch"
+cp "$all/usr/lib/libdlaunch_nccl.so" "$app/usr/lib/dlaunch/"
+chmod 644 "$app/usr/lib/dlaunch/libdlaunch_nccl.so"
 strip "$app"/usr/bin/*
-strip --strip-unneeded "$app/usr/lib/$multiarch/libdlaunch.so.0"
+strip --strip-unneeded "$app/usr/lib/$multiarch/libdlaunch.so.0" "$app/usr/lib/dlaunch/libdlaunch_nccl.so"
 echo "libdlaunch 0 dlaunch (>= $version)" >"$app/DEBIAN/shlibs"
 echo "activate-noawait ldconfig" >"$app/DEBIAN/triggers"
 for program in "$app"/usr/bin/dlcoll_*; do

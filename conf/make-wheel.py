@@ -53,6 +53,7 @@ def collect(build, version):
         pc = read("conf", f"{name}.pc.in").decode()
         pc = pc.replace("@PREFIX@", "${pcfiledir}/../..").replace("@VERSION@", version)
         files[f"{shared}/lib/pkgconfig/{name}.pc"] = (pc.encode(), False)
+    files[f"{shared}/lib/libdlaunch_nccl.so"] = (read(build, "libdlaunch_nccl.so"), True)
     for header in HEADERS:
         files[f"{shared}/include/{os.path.basename(header)}"] = (read(header), False)
     for page in sorted(glob.glob(os.path.join(ROOT, "man", "*.[1-9]"))):
@@ -91,7 +92,7 @@ def main():
         sys.exit(__doc__.split("\n\n")[1].strip())
     build, out = os.path.abspath(sys.argv[1]), sys.argv[2]
     version = read("VERSION").decode().strip()
-    binaries = [os.path.join(build, name) for name in (*PROGRAMS, *(f"{lib}.so.0" for lib in LIBRARIES))]
+    binaries = [os.path.join(build, name) for name in (*PROGRAMS, "libdlaunch_nccl.so", *(f"{lib}.so.0" for lib in LIBRARIES))]
     missing = [b for b in binaries if not os.path.exists(b)]
     if missing:
         sys.exit(f"make-wheel: {missing[0]} is missing: type 'make' first")

@@ -59,6 +59,7 @@ room collectives/net collectives/api collectives/bootstrap collectives/reduce
 room collectives/shm collectives/api collectives/net collectives/reduce
 room collectives/p2p collectives/api collectives/net collectives/shm collectives/reduce collectives/nccl
 room collectives/nccl collectives collectives/api
+room collectives/profiler collectives/bootstrap
 
 # the rooms of the agent serve it: they know its plain data, not the agent itself.
 out=$(grep -rnE 'include "agent/(agent|worker|guardian)\.h"' agent/*/)

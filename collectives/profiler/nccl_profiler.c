@@ -1,0 +1,481 @@
+/* nccl_profiler.c: libdlaunch_nccl.so, a profiler plug-in that dlaunch gives NCCL with --hang_after
+ * and --slow_ranks. It writes the operations of a worker into its line of the launcher's segment
+ * (core/segment.h), as libdlcoll does, so that a program that uses NCCL need not be changed.
+ *
+ * An operation is recorded when it is enqueued, has begun when the first channel of its kernel
+ * runs, and has ended when the last one has stopped. Versions 1 and 2 of the interface do not say
+ * when kernels run: there an operation lasts until it is enqueued and its network operations are
+ * done.
+ *
+ * A plug-in that the user has named is loaded, too, and gets every event that it asks for. It then
+ * sees its own handles and contexts. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "collectives/bootstrap/job_segment.h"
+#include "collectives/profiler/nccl_profiler_abi.h"
+#include "core/clock.h"
+#include "core/segment_op.h"
+
+#define EVENTS      8192 /* that may be under way; an older one is written over */
+#define ENV_NEXT    "DLAUNCH_NCCL_PROFILER"
+#define LEGACY_MASK 0xff
+
+/* A communicator. */
+struct context {
+    int version;
+    uint64_t comm;
+    char name[20];
+    _Atomic uint64_t messages;
+    const struct nccl_profiler *next; /* the user's; NULL: none */
+    int next_version, next_mask;
+    void *next_context;
+};
+
+struct event {
+    struct context *context;
+    uint64_t type;
+    struct event *op; /* the operation that it is part of, or itself; NULL: none */
+    void *next;       /* the user's handle; NULL: it was not told */
+    /* Of an operation. */
+    uint64_t number;      /* of its record; 0: it has none */
+    _Atomic int running;  /* parts of it that run */
+    _Atomic bool stopped; /* it is enqueued */
+};
+
+static struct segment_local *g_line; /* NULL: nothing is recorded */
+static void *g_next;                 /* the user's library */
+static struct event g_events[EVENTS];
+static _Atomic unsigned g_nevents;
+
+/* ----------------------------------------------------------------------------------- at the start
+ */
+
+static struct segment_local *find_line(void)
+{
+    static struct job_segment segment; /* mapped for the life of the process */
+    struct err e;
+    const char *fd = getenv(SEGMENT_ENV_FD), *rank = getenv("RANK");
+    if (!fd || !rank || job_segment_init(&segment, atoi(fd), &e) < 0)
+        return NULL;
+    return atoi(rank) >= 0 && atoi(rank) < segment.header.world_size
+               ? job_segment_local(&segment, atoi(rank))
+               : NULL;
+}
+
+static void load(void)
+{
+    char name[256];
+    const char *next = getenv(ENV_NEXT);
+    g_line = find_line();
+    if (!next || !*next)
+        return;
+    g_next = dlopen(next, RTLD_NOW | RTLD_LOCAL);
+    snprintf(name, sizeof(name), "libnccl-profiler-%s.so", next);
+    g_next = g_next ? g_next : dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!g_next)
+        fprintf(stderr, "libdlaunch_nccl: NCCL_PROFILER_PLUGIN=%s cannot be loaded: %s\n", next,
+                dlerror());
+}
+
+/* An event of versions 5 and 6 is one of version 4 for who does not look at the rest. */
+static const struct nccl_profiler *find_next(int version, int *found)
+{
+    char name[32];
+    static _Atomic bool told;
+    int oldest = version > 4 ? 4 : version;
+    for (*found = version; g_next && *found >= oldest; --*found) {
+        snprintf(name, sizeof(name), "ncclProfiler_v%d", *found);
+        const struct nccl_profiler *p = dlsym(g_next, name);
+        if (p)
+            return p;
+    }
+    if (g_next && !atomic_exchange(&told, true))
+        fprintf(stderr,
+                "libdlaunch_nccl: NCCL_PROFILER_PLUGIN=%s is not used: this NCCL asks for version "
+                "%d of the interface, and it has none from %d on\n",
+                getenv(ENV_NEXT), version, oldest);
+    return NULL;
+}
+
+/* libdlcoll records its operations on GPUs itself. */
+static bool records(void)
+{
+    return g_line && atomic_load_explicit(&g_line->settings, memory_order_relaxed) == 0;
+}
+
+static int own_mask(int version)
+{
+    return NCCL_EVENT_COLL | NCCL_EVENT_P2P |
+           (version >= 3 ? NCCL_EVENT_KERNEL_CH : NCCL_EVENT_PROXY_OP);
+}
+
+static struct context *begin_context(int version, uint64_t comm, const char *name)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, load);
+    struct context *c = calloc(1, sizeof(*c));
+    if (!c)
+        return NULL;
+    c->version = version;
+    c->comm = comm;
+    snprintf(c->name, sizeof(c->name), "%.19s", name ? name : "");
+    c->next = find_next(version, &c->next_version);
+    return c;
+}
+
+static int end_init(struct context *c, int code, void **context, int *mask)
+{
+    if (code != 0)
+        c->next = NULL;
+    if (c->next_version < 5)
+        c->next_mask &= LEGACY_MASK;
+    *context = c;
+    *mask = (records() ? own_mask(c->version) : 0) | (c->next ? c->next_mask : 0);
+    return 0;
+}
+
+static int init_old(int version, void **context, int *mask)
+{
+    struct context *c = begin_context(version, 0, NULL);
+    if (!c)
+        return 1;
+    int code = c->next ? c->next->init.v1(&c->next_context, &c->next_mask) : 0;
+    return end_init(c, code, context, mask);
+}
+
+static int init_new(int version, void **context, int *mask, const char *name, uint64_t comm,
+                    const int sizes[3], void *log)
+{
+    struct context *c = begin_context(version, comm, name);
+    int code = 0;
+    if (!c)
+        return 1;
+    if (c->next && c->next_version >= 5)
+        code = c->next->init.v5(&c->next_context, comm, &c->next_mask, name, sizes[0], sizes[1],
+                                sizes[2], log);
+    else if (c->next)
+        code = c->next->init.v4(&c->next_context, &c->next_mask, name, comm, sizes[0], sizes[1],
+                                sizes[2], log);
+    return end_init(c, code, context, mask);
+}
+
+static int init_v1(void **context, int *mask)
+{
+    return init_old(1, context, mask);
+}
+
+static int init_v2(void **context, int *mask)
+{
+    return init_old(2, context, mask);
+}
+
+static int init_v3(void **context, int *mask)
+{
+    return init_old(3, context, mask);
+}
+
+static int init_v4(void **context, int *mask, const char *name, uint64_t comm, int nnodes,
+                   int nranks, int rank, void *log)
+{
+    return init_new(4, context, mask, name, comm, (int[]){nnodes, nranks, rank}, log);
+}
+
+static int init_v5(void **context, uint64_t comm, int *mask, const char *name, int nnodes,
+                   int nranks, int rank, void *log)
+{
+    return init_new(5, context, mask, name, comm, (int[]){nnodes, nranks, rank}, log);
+}
+
+static int init_v6(void **context, uint64_t comm, int *mask, const char *name, int nnodes,
+                   int nranks, int rank, void *log)
+{
+    return init_new(6, context, mask, name, comm, (int[]){nnodes, nranks, rank}, log);
+}
+
+/* ------------------------------------------------------------------------------------ recording */
+
+/* An operation, whatever the version. */
+struct described {
+    uint64_t comm, seq;
+    const char *comm_name, *func, *dtype;
+    size_t count;
+    int peer; /* root or peer; -1: none */
+};
+
+static const char *func_of_number(uint8_t n)
+{
+    static const char *const names[] = {"Broadcast", "Reduce",   "AllGather", "ReduceScatter",
+                                        "AllReduce", "SendRecv", "Send",      "Recv"};
+    return n < sizeof(names) / sizeof(*names) ? names[n] : "";
+}
+
+static const char *dtype_of_number(uint8_t n)
+{
+    static const char *const names[] = {"i8",  "u8",  "i32", "u32",  "i64",     "u64",
+                                        "f16", "f32", "f64", "bf16", "f8_e4m3", "f8_e5m2"};
+    return n < sizeof(names) / sizeof(*names) ? names[n] : "";
+}
+
+/* "ncclFloat32" -> "f32". */
+static const char *dtype_of_name(const char *name)
+{
+    static const char *const names[][2] = {
+        {"ncclInt8", "i8"},       {"ncclUint8", "u8"},    {"ncclInt32", "i32"},
+        {"ncclUint32", "u32"},    {"ncclInt64", "i64"},   {"ncclUint64", "u64"},
+        {"ncclFloat16", "f16"},   {"ncclHalf", "f16"},    {"ncclFloat32", "f32"},
+        {"ncclFloat", "f32"},     {"ncclFloat64", "f64"}, {"ncclDouble", "f64"},
+        {"ncclBfloat16", "bf16"},
+    };
+    for (size_t i = 0; name && i < sizeof(names) / sizeof(*names); i++) {
+        if (strcmp(name, names[i][0]) == 0)
+            return names[i][1];
+    }
+    return name ? name : "";
+}
+
+static struct described describe_coll(struct context *c, const struct nccl_event *d)
+{
+    if (c->version == 1) {
+        const struct nccl_coll_v1 *v = &d->coll_v1;
+        return (struct described){
+            v->comm,  v->seq, v->comm_name, func_of_number(v->func), dtype_of_number(v->dtype),
+            v->count, v->root};
+    }
+    if (c->version < 4) {
+        const struct nccl_coll_v2 *v = &d->coll_v2;
+        return (struct described){v->comm,  v->seq, v->comm_name, v->func, dtype_of_name(v->dtype),
+                                  v->count, v->root};
+    }
+    const struct nccl_coll_v4 *v = &d->coll_v4;
+    return (struct described){c->comm,  v->seq, c->name, v->func, dtype_of_name(v->dtype),
+                              v->count, v->root};
+}
+
+static struct described describe_p2p(struct context *c, const struct nccl_event *d)
+{
+    uint64_t seq = atomic_fetch_add_explicit(&c->messages, 1, memory_order_relaxed);
+    if (c->version == 1) {
+        const struct nccl_p2p_v1 *v = &d->p2p_v1;
+        return (struct described){
+            v->comm,  seq,    v->comm_name, func_of_number(v->func), dtype_of_number(v->dtype),
+            v->count, v->peer};
+    }
+    if (c->version < 4) {
+        const struct nccl_p2p_v2 *v = &d->p2p_v2;
+        return (struct described){v->comm,  seq,    v->comm_name, v->func, dtype_of_name(v->dtype),
+                                  v->count, v->peer};
+    }
+    const struct nccl_p2p_v4 *v = &d->p2p_v4;
+    return (struct described){c->comm,  seq,    c->name, v->func, dtype_of_name(v->dtype),
+                              v->count, v->peer};
+}
+
+/* "AllReduce" -> "all_reduce". */
+static void put_name(char out[20], const char *func)
+{
+    size_t n = 0;
+    memset(out, 0, 20);
+    for (const char *p = func ? func : ""; *p && n < 18; p++) {
+        if (*p >= 'A' && *p <= 'Z' && n)
+            out[n++] = '_';
+        out[n++] = (char)(*p >= 'A' && *p <= 'Z' ? *p - 'A' + 'a' : *p);
+    }
+}
+
+static bool has_root(const char *op)
+{
+    static const char *const rooted[] = {"broadcast", "reduce", "send",
+                                         "recv",      "gather", "scatter"};
+    for (size_t i = 0; i < sizeof(rooted) / sizeof(*rooted); i++) {
+        if (strcmp(op, rooted[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+static struct segment_op *record_of(uint64_t number)
+{
+    return &g_line->ops[number % SEGMENT_OPS];
+}
+
+static void begin_op(struct event *e, const struct described *d)
+{
+    uint64_t number = atomic_fetch_add_explicit(&g_line->nops, 1, memory_order_relaxed) + 1;
+    struct segment_op *op = record_of(number);
+    uint64_t before = atomic_load_explicit(&op->number, memory_order_relaxed);
+    if (before > number || !segment_op_take(op, before))
+        return;
+    op->group = d->comm;
+    op->seq = d->seq + 1; /* NCCL's numbers begin with 0 */
+    op->count = d->count;
+    op->bytes = d->count;
+    op->device = e->context->version >= 3 ? SEGMENT_OP_ENQUEUED : SEGMENT_OP_DEVICE;
+    op->start_ns = mono_ns();
+    put_name(op->op, d->func);
+    op->peer = has_root(op->op) ? d->peer : -1;
+    memset(op->reduction, 0, sizeof(op->reduction));
+    memset(op->dtype, 0, sizeof(op->dtype));
+    memset(op->group_name, 0, sizeof(op->group_name));
+    snprintf(op->dtype, sizeof(op->dtype), "%.7s", d->dtype);
+    snprintf(op->group_name, sizeof(op->group_name), "%.19s", d->comm_name ? d->comm_name : "");
+    atomic_store_explicit(&op->result, 0, memory_order_relaxed);
+    atomic_store_explicit(&op->end_ns, 0, memory_order_relaxed);
+    segment_op_give_back(op, number);
+    e->number = number;
+}
+
+/* begun: it runs now; else it has ended. */
+static void note_op(const struct event *e, bool begun)
+{
+    uint64_t now = mono_ns();
+    bool kernels = e->context->version >= 3;
+    if (kernels && atomic_load_explicit(&g_line->watched, memory_order_relaxed))
+        atomic_fetch_add_explicit(&g_line->waited_ns, begun ? -(int64_t)now : (int64_t)now,
+                                  memory_order_relaxed);
+    if (!e->number || !segment_op_take(record_of(e->number), e->number))
+        return;
+    struct segment_op *op = record_of(e->number);
+    if (begun && kernels) {
+        op->device = SEGMENT_OP_BEGUN;
+        op->start_ns = now;
+    }
+    atomic_store_explicit(&op->end_ns, begun ? 0 : now, memory_order_release);
+    segment_op_give_back(op, e->number);
+}
+
+/* --------------------------------------------------------------------------------------- events */
+
+static struct event *take_event(struct context *c, uint64_t type)
+{
+    unsigned i = atomic_fetch_add_explicit(&g_nevents, 1, memory_order_relaxed) % EVENTS;
+    struct event *e = &g_events[i];
+    e->context = c;
+    e->type = type;
+    e->op = NULL;
+    e->next = NULL;
+    e->number = 0;
+    atomic_store_explicit(&e->running, 0, memory_order_relaxed);
+    atomic_store_explicit(&e->stopped, false, memory_order_relaxed);
+    return e;
+}
+
+static void *next_handle(void *handle)
+{
+    return handle ? ((struct event *)handle)->next : NULL;
+}
+
+/* The user's plug-in sees the event with its own handles as parents. */
+static void tell_next(struct context *c, struct event *e, struct nccl_event *d, bool foreign)
+{
+    void *parent = d->parent;
+    void **group = c->version < 5               ? NULL
+                   : e->type == NCCL_EVENT_COLL ? &d->coll_v4.parent_group
+                   : e->type == NCCL_EVENT_P2P  ? &d->p2p_v4.parent_group
+                                                : NULL;
+    void *its_group = group ? *group : NULL;
+    d->parent = foreign ? NULL : next_handle(parent);
+    if (group)
+        *group = next_handle(its_group);
+    if (group && c->next_version < 5)
+        d->parent = *group;
+    if (c->next->start(c->next_context, &e->next, d) != 0)
+        e->next = NULL;
+    d->parent = parent;
+    if (group)
+        *group = its_group;
+}
+
+static bool is_part(const struct event *e)
+{
+    return e->type == (e->context->version >= 3 ? NCCL_EVENT_KERNEL_CH : NCCL_EVENT_PROXY_OP);
+}
+
+static int profiler_start(void *context, void **handle, struct nccl_event *d)
+{
+    struct context *c = context;
+    uint64_t type = c->version < 5 ? *(const uint8_t *)&d->type : d->type;
+    bool own = records() && (type & (uint64_t)own_mask(c->version));
+    bool told = c->next && (type & (uint64_t)c->next_mask);
+    bool foreign = type == NCCL_EVENT_PROXY_OP && d->proxy_pid != getpid();
+    *handle = NULL;
+    if (!own && !told)
+        return 0;
+    struct event *e = take_event(c, type);
+    bool is_op = type == NCCL_EVENT_COLL || type == NCCL_EVENT_P2P;
+    if (is_op)
+        e->op = e;
+    else if (d->parent && !foreign)
+        e->op = ((struct event *)d->parent)->op;
+    if (told)
+        tell_next(c, e, d, foreign);
+    if (own && is_op) {
+        struct described what = type == NCCL_EVENT_COLL ? describe_coll(c, d) : describe_p2p(c, d);
+        begin_op(e, &what);
+    } else if (own && is_part(e) && e->op) {
+        if (atomic_fetch_add(&e->op->running, 1) == 0)
+            note_op(e->op, true);
+    }
+    *handle = e;
+    return 0;
+}
+
+static int profiler_stop(void *handle)
+{
+    struct event *e = handle;
+    if (!e)
+        return 0;
+    if (e->next)
+        e->context->next->stop(e->next);
+    if (!records() || !e->op)
+        return 0;
+    if (e == e->op) {
+        atomic_store(&e->stopped, true);
+        if (e->context->version < 3 && atomic_load(&e->running) == 0)
+            note_op(e, false);
+    } else if (is_part(e) && atomic_fetch_sub(&e->op->running, 1) == 1 &&
+               (e->context->version >= 3 || atomic_load(&e->op->stopped))) {
+        note_op(e->op, false);
+    }
+    return 0;
+}
+
+static int profiler_record(void *handle, int state, void *args)
+{
+    struct event *e = handle;
+    return e && e->next ? e->context->next->record(e->next, state, args) : 0;
+}
+
+static int profiler_finalize(void *context)
+{
+    struct context *c = context;
+    if (c && c->next)
+        c->next->finalize(c->next_context);
+    /* A thread of NCCL may still stop an event: its context stays. */
+    return 0;
+}
+
+#define EXPORTED __attribute__((visibility("default")))
+#define PROFILER(version, member)                                   \
+    extern const struct nccl_profiler ncclProfiler_v##version;      \
+    EXPORTED const struct nccl_profiler ncclProfiler_v##version = { \
+        .name = "dlaunch",                                          \
+        .init = {.member = init_v##version},                        \
+        .start = profiler_start,                                    \
+        .stop = profiler_stop,                                      \
+        .record = profiler_record,                                  \
+        .finalize = profiler_finalize,                              \
+    }
+
+PROFILER(1, v1);
+PROFILER(2, v1);
+PROFILER(3, v1);
+PROFILER(4, v4);
+PROFILER(5, v5);
+PROFILER(6, v5);

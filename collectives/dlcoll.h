@@ -17,9 +17,9 @@
  * Operations. Every rank of a communicator must call the same operations in the same order, with
  * the same count, type, reduction and root. Ranks that call different ones get DLCOLL_EMISMATCH,
  * with both calls in the text and, where most ranks agree, the one that does not, after at most
- * half a second of waiting. A rank that waits for no
- * other rank (it only sends, or its count is 0) gets it in the next operation in which all ranks
- * wait for all others.
+ * half a second of waiting, and another one where a rank does not say what it has called. A rank
+ * that waits for no other rank (it only sends, or its count is 0) gets it in the next operation in
+ * which all ranks wait for all others.
  *
  * A count of 0 is legal and does nothing; the call need not be made on all ranks at the same time.
  * In gather_v, scatter_v and all_to_all_v, whose counts only some ranks know, a rank without

@@ -19,6 +19,7 @@
 #include "collectives/net/net.h"
 #include "collectives/shm/shm.h"
 #include "core/clock.h"
+#include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
 
@@ -275,8 +276,7 @@ static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
 
 enum {
     VOTERS = TCP_ASK_RANKS, /* ranks of the communicator whose calls are looked at */
-    ASK_MS = 20,            /* until a question is repeated */
-    VOTE_MS = 300           /* at most: a rank that computes does not answer */
+    VOTE_MS = 1000          /* at most: a rank that computes does not answer */
 };
 
 /* What rank i has called as its operation `seq`; call->seq is 0 if nothing yet. False: its flight
@@ -325,29 +325,30 @@ static const struct ask *vote(dlcoll_comm *c, uint64_t seq, const int *voters, i
                               struct ask *calls, uint64_t end_ns, int *agree)
 {
     struct tcp_opts o = net_tcp_opts(c, CHANNEL_COLL);
+    struct tcp_question asked[VOTERS];
+    const struct ask *most = NULL;
     memset(calls, 0, (size_t)n * sizeof(*calls));
-    for (;;) {
-        int unknown[VOTERS], places[VOTERS], left = 0, known = 0;
-        struct ask answers[VOTERS];
+    for (int i = 0; i < n; i++)
+        asked[i].fd = -1;
+    for (int known = 0; known < n && mono_ns() < end_ns && !others_report(c);) {
+        known = 0;
         for (int i = 0; i < n; i++) {
-            if (calls[i].seq || see_call(c, voters[i], seq, &calls[i]))
-                continue;
-            places[left] = i;
-            unknown[left++] = voters[i];
-        }
-        tcp_ask_calls(&o, seq, unknown, left, answers, mono_ns() + ASK_MS * 1000000u);
-        for (int k = 0; k < left; k++)
-            calls[places[k]] = answers[k];
-        for (int i = 0; i < n; i++)
+            if (!calls[i].seq && !see_call(c, voters[i], seq, &calls[i]) &&
+                !tcp_ask_call(&o, voters[i], seq, &asked[i], &calls[i]))
+                calls[i].seq = 0;
             known += calls[i].seq != 0;
-        const struct ask *most = find_majority(calls, n, agree);
+        }
+        most = find_majority(calls, n, agree);
         if (most && *agree < known)
-            return most;
-        if (known == n || mono_ns() >= end_ns || others_report(c))
-            return NULL;
+            break;
+        most = NULL;
+        acceptor_serve(&c->job->acceptor, NULL); /* the others ask this rank */
         const struct wait_word words[] = {{c->job_word, 0}};
-        wait_sleep(words, 1, 1000 * 1000);
+        wait_sleep(words, 1, known < n ? 1000 * 1000 : 1);
     }
+    for (int i = 0; i < n; i++)
+        close_fd(&asked[i].fd);
+    return most;
 }
 
 /* Two calls differ: says which rank made another call than most of them, if one did. The two differ

@@ -60,10 +60,13 @@ void tcp_send_notices(const struct tcp_opts *to, const struct notice *why, const
 enum { TCP_ASK_RANKS = 16 };
 void tcp_send_asks(const struct tcp_opts *to, const struct ask *ask, const int *ranks, int n);
 
-/* Asks n ranks of the communicator, TCP_ASK_RANKS at most, for their calls of that number, and
- * answers those who ask this one, until end_ns. calls[i].seq is 0 where no answer came, or the rank
- * has not called it yet. */
-void tcp_ask_calls(const struct tcp_opts *to, uint64_t seq, const int *ranks, int n,
-                   struct ask *calls, uint64_t end_ns);
+/* Asks a rank of the communicator for its call of that number: to be called until it returns true,
+ * then *call is the answer. Does not block. The caller closes fd, which is -1 at first. */
+struct tcp_question {
+    int fd;
+    bool sent;
+};
+bool tcp_ask_call(const struct tcp_opts *to, int rank, uint64_t seq, struct tcp_question *q,
+                  struct ask *call);
 
 #endif

@@ -32,7 +32,8 @@ struct message {
     size_t len;
 };
 
-static void send_message(const struct tcp_opts *o, const struct delivery *d,
+/* True: it has been sent. */
+static bool send_message(const struct tcp_opts *o, const struct delivery *d,
                          const struct message *m)
 {
     struct hello h = acceptor_hello(o->acceptor, m->kind, o->comm, d->to);
@@ -40,7 +41,7 @@ static void send_message(const struct tcp_opts *o, const struct delivery *d,
     struct msghdr out = {.msg_iov = iov, .msg_iovlen = 2};
     /* The buffer of a new connection takes it whole. If the connection is broken, other ranks
      * report the failure to this peer. */
-    (void)!sendmsg(d->fd, &out, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return sendmsg(d->fd, &out, MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
 }
 
 static void deliver(const struct tcp_opts *o, struct delivery *d, const struct message *m)
@@ -100,42 +101,21 @@ void tcp_send_asks(const struct tcp_opts *o, const struct ask *ask, const int *r
     send_batch(o, batch, n, &m, mono_ns() + TCP_NOTICE_MS * 1000000u);
 }
 
-/* The peer has sent its answer, or has closed. Answers come whole: they are shorter than a packet.
- */
-static void take_call(struct delivery *d, struct ask *call)
-{
-    if (recv(d->fd, call, sizeof(*call), MSG_DONTWAIT) != (ssize_t)sizeof(*call))
-        call->seq = 0;
-    close_fd(&d->fd);
-}
-
-void tcp_ask_calls(const struct tcp_opts *o, uint64_t seq, const int *ranks, int n,
-                   struct ask *calls, uint64_t end_ns)
+bool tcp_ask_call(const struct tcp_opts *o, int rank, uint64_t seq, struct tcp_question *q,
+                  struct ask *call)
 {
     const struct ask ask = {.seq = seq};
     const struct message m = {HELLO_ASK, &ask, sizeof(ask)};
-    struct delivery to[BATCH];
-    bool sent[BATCH] = {false};
-    int open = 0;
-    for (int i = 0; i < n; i++) {
-        calls[i].seq = 0;
-        open_connection(o->acceptor->world, &to[i], o->world_ranks[ranks[i]]);
+    struct delivery d = {.fd = q->fd, .to = o->world_ranks[rank]};
+    if (d.fd < 0) {
+        open_connection(o->acceptor->world, &d, d.to);
+        *q = (struct tcp_question){.fd = d.fd};
     }
-    do {
-        struct pollfd fds[BATCH];
-        for (int i = 0; i < n; i++)
-            fds[i] = (struct pollfd){.fd = to[i].fd, .events = sent[i] ? POLLIN : POLLOUT};
-        (void)!poll(fds, (nfds_t)n, n > 0);
-        open = 0;
-        for (int i = 0; i < n; i++) {
-            if (to[i].fd >= 0 && fds[i].revents && sent[i])
-                take_call(&to[i], &calls[i]);
-            else if (to[i].fd >= 0 && fds[i].revents)
-                send_message(o, &to[i], &m), sent[i] = true;
-            open += to[i].fd >= 0;
-        }
-        acceptor_serve(o->acceptor, NULL);
-    } while (open && mono_ns() < end_ns);
-    for (int i = 0; i < n; i++)
-        close_fd(&to[i].fd);
+    if (d.fd >= 0 && !q->sent) /* it fails while there is no connection */
+        q->sent = send_message(o, &d, &m);
+    ssize_t n = q->sent ? recv(d.fd, call, sizeof(*call), MSG_DONTWAIT) : -1;
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    close_fd(&q->fd); /* answered or refused: the next call asks anew */
+    return n == (ssize_t)sizeof(*call) && call->seq;
 }

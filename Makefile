@@ -496,18 +496,36 @@ cross: $(CROSS_TESTS)
 .PHONY: run-multihost
 run-multihost: all $(BUILD)/tests/worker $(call fake,stamps.so) $(BUILD)/tests/coll_worker $(BUILD)/tests/multihost/store_worker $(MULTIHOST)
 	$(Q)JOBS=1 tests/run.sh $(MULTIHOST)
+	$(Q)START=daemon JOBS=1 tests/run.sh $(BUILD)/tests/multihost/test_ssh
 
 # One command for many hosts: by ssh to SSH_HOSTS network namespaces with a sshd each, the head killed
-# SSH_TRIALS times. With 4 hosts and 3 trials it is part of `make test-multihost`.
-SSH_HOSTS  ?= 64
-SSH_TRIALS ?= 100
+# SSH_TRIALS times; then by daemons, DAEMON_TRIALS times. The times that it prints must keep to their
+# bars; what else a busy machine does is kept out by chrt -r 5 make test-ssh. With 8 hosts, 10 trials
+# and no bars it is part of `make test-multihost`.
+SSH_HOSTS     ?= 64
+SSH_TRIALS    ?= 100
+DAEMON_TRIALS ?= 20
 .PHONY: test-ssh run-ssh
 test-ssh:
 	$(Q)conf/install-deps.sh multihost
 	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) run-ssh
 
 run-ssh: all $(BUILD)/tests/worker $(BUILD)/tests/multihost/test_ssh
-	$(Q)SSH_HOSTS=$(SSH_HOSTS) SSH_TRIALS=$(SSH_TRIALS) $(BUILD)/tests/multihost/test_ssh
+	$(Q)SSH_BARS=1 SSH_HOSTS=$(SSH_HOSTS) SSH_TRIALS=$(SSH_TRIALS) START=ssh $(BUILD)/tests/multihost/test_ssh
+	$(Q)SSH_BARS=1 SSH_HOSTS=$(SSH_HOSTS) SSH_TRIALS=$(DAEMON_TRIALS) START=daemon $(BUILD)/tests/multihost/test_ssh
+
+# The tests of failures and reports once more, the job being started by the daemon and by ssh to this
+# host. Where several launchers are started by hand they run as ever; what looks into dlaunch's processes
+# is skipped with a line.
+START_TESTS := $(patsubst %,$(BUILD)/tests/integration/test_%,reports single faults)
+.PHONY: test-starts run-starts
+test-starts:
+	$(Q)conf/install-deps.sh multihost
+	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) run-starts
+
+run-starts: all $(BUILD)/tests/worker $(HELPERS) $(FAKES) $(START_TESTS)
+	$(Q)START=daemon tests/run.sh $(START_TESTS)
+	$(Q)START=ssh tests/run.sh $(START_TESTS)
 
 # With real PyTorch, current and Debian's: minutes, 1.6 GB in TORCH_VENV, some of it as root. What cannot be
 # installed is left out, with a line.
@@ -732,7 +750,8 @@ help:
 	@echo '  picture          draws doc/*.svg from real runs'
 	@echo '  test             unit and integration tests, layers, corpora'
 	@echo '  test-multihost   network namespaces as hosts (root)'
-	@echo '  test-ssh         dlaunch -H over a real sshd in SSH_HOSTS network namespaces (64; 20 minutes; root)'
+	@echo '  test-ssh         dlaunch -H by a real sshd, and by daemons, in SSH_HOSTS network namespaces (64; 20 minutes; root)'
+	@echo '  test-starts      the tests of failures and reports with jobs started by the daemon and by ssh'
 	@echo '  sim sim-bugs     the rendezvous on a virtual clock: SIM_SEEDS scenarios (1,000,000); with bugs'
 	@echo '                   planted in it, how many scenarios it takes to find them'
 	@echo '  cross            every collective operation, type, reduction and count through every algorithm'

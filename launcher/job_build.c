@@ -680,8 +680,7 @@ static int check_dir(struct options *o, enum opt_id id, const char *path, struct
     return 0;
 }
 
-/* A file that is written when the job has ended. */
-static int check_file(struct options *o, enum opt_id id, struct err *e)
+int job_check_file(struct options *o, enum opt_id id, struct err *e)
 {
     const char *path = opt_text(o, id), *slash = strrchr(path, '/');
     struct named_file f;
@@ -781,23 +780,23 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
     }
     spec->prefix_template = build_prefix(o);
     spec->report_path = o->value[OPT_report].text;
-    if (spec->report_path && check_file(o, OPT_report, e) < 0)
+    if (spec->report_path && job_check_file(o, OPT_report, e) < 0)
         return -EINVAL;
     if (build_metrics(spec, o, e) < 0)
         return -EINVAL;
     spec->events_path = o->value[OPT_events].text;
-    if (spec->events_path && check_file(o, OPT_events, e) < 0)
+    if (spec->events_path && job_check_file(o, OPT_events, e) < 0)
         return -EINVAL;
     spec->ledger = opt_flag(o, OPT_ledger);
     spec->timeline_path = o->value[OPT_timeline].text;
-    if (spec->timeline_path && check_file(o, OPT_timeline, e) < 0)
+    if (spec->timeline_path && job_check_file(o, OPT_timeline, e) < 0)
         return -EINVAL;
     spec->checkpoint_mark = text_or_null(o, OPT_checkpoint_mark);
     spec->progress_file = o->value[OPT_progress_file].text;
-    if (spec->progress_file && check_file(o, OPT_progress_file, e) < 0)
+    if (spec->progress_file && job_check_file(o, OPT_progress_file, e) < 0)
         return -EINVAL;
     spec->pod_message = o->value[OPT_pod_message].text;
-    if (spec->pod_message && check_file(o, OPT_pod_message, e) < 0)
+    if (spec->pod_message && job_check_file(o, OPT_pod_message, e) < 0)
         return -EINVAL;
     /* Files that are opened when the job begins. */
     static const enum opt_id files[] = {OPT_log_file, OPT_pid_file, OPT_log_dir};

@@ -14,4 +14,8 @@
  * that name), 126 or 127. */
 int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct err *e);
 
+/* Whether the option's file, which is written when the job has ended, can be written. 0 or -EINVAL
+ * with a text. */
+int job_check_file(struct options *o, enum opt_id id, struct err *e);
+
 #endif

@@ -413,7 +413,8 @@ static int run_on_hosts(const struct host_list *hosts, struct options *o)
     struct err e = ERR_INIT;
     struct head_tokens tokens;
     int status;
-    if (token_of_head(o, &tokens, &e) < 0 ||
+    if ((opt_given(o, OPT_report) && job_check_file(o, OPT_report, &e) < 0) ||
+        token_of_head(o, &tokens, &e) < 0 ||
         (opt_flag(o, OPT_dry_run) && head_print(o, hosts, &tokens, &e) < 0)) {
         log_error("%s", e.msg);
         return 2;

@@ -78,8 +78,9 @@ static void *dial_run(void *arg)
     }
     if (list)
         freeaddrinfo(list);
-    snprintf(r->why, sizeof(r->why), "%s",
-             rc != 0 ? gai_strerror(rc) : err_text(r->error ? r->error : ETIMEDOUT, why));
+    if (rc == 0 && r->fd < 0 && !r->error)
+        r->error = ETIMEDOUT; /* all of the time was the name server's */
+    snprintf(r->why, sizeof(r->why), "%s", rc != 0 ? gai_strerror(rc) : err_text(r->error, why));
     if (write(c->threads, r, sizeof(*r)) != sizeof(*r) && r->fd >= 0)
         close(r->fd); /* nobody waits for it any more */
     free(c->host);

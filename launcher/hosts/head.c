@@ -225,7 +225,9 @@ static void lose_daemon(struct head *h, struct peer *p, const char *why, bool ag
         p->no_daemon = true;
         p->state = PEER_WAITING;
         p->next_ns = h->now_ns;
-    } else if (!again || !peer_again(p, deadline_of(h, p), h->now_ns)) {
+    } else if (again && peer_again(p, deadline_of(h, p), h->now_ns)) {
+        log_verbose("%s: its daemon: %s; trying again", p->host->name, why);
+    } else {
         snprintf(text, sizeof(text), "its daemon, at port %s, cannot be used: %s",
                  opt_text(h->o, OPT_serve_port), why);
         lose_host(h, p, text, 1);
@@ -251,6 +253,8 @@ static void read_dialled(struct head *h)
         struct peer *p = &h->peers[r.peer];
         if (!p->dialing || p->attempts != r.attempt || p->state != PEER_CONNECTING) {
             close_fd(&r.fd); /* its time was over */
+        } else if (r.error == ETIMEDOUT) {
+            continue; /* check_deadlines() says so */
         } else if (r.fd < 0) {
             lose_daemon(h, p, r.why, r.error == ECONNREFUSED || r.error == ECONNRESET);
         } else if (peer_connected(p, r.fd, &h->key, &e) < 0) {

@@ -1,5 +1,6 @@
 /* One launcher, one node: starting, ending, signals, restarts, descendants, bad input. */
 #include "tests/integration/job.h"
+#include "tests/lib/start.h"
 
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -212,6 +213,8 @@ END_TEST
  * reaches the agent twice. The workers keep their grace. */
 START_TEST(one_stop_request_sent_twice)
 {
+    if (start_skips("it signals the agent itself"))
+        return;
     struct proc p;
     dlaunch_start(&p, NULL,
                   "--verbose --nproc_per_node 2 %%W trap TERM %%T/term trap HUP %%T/term "
@@ -380,6 +383,8 @@ static bool four_processes(void *marker)
 
 START_TEST(a_live_workers_daemon_is_left_alone)
 {
+    if (start_skips("it counts the processes of dlaunch"))
+        return;
     struct proc p;
     char *marker = test_text("STRAY_MARK=%d.live", getpid()), *env[] = {marker, NULL};
     /* Rank 0 ends; rank 1 and its daemon go on. */
@@ -554,6 +559,8 @@ static int start_unread(struct proc *p, const char *words)
 /* The same, and --timeout bounds it: for the output, and for the report of a failure. */
 START_TEST(the_timeout_ends_the_wait_for_a_reader)
 {
+    if (start_skips("a head waits for its reader"))
+        return;
     struct proc out, report;
     const char *done = tmppath("failed");
     dlaunch_start(&out, NULL, "--timeout 4s %%W spew 100000 text append %%T/done");

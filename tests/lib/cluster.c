@@ -11,6 +11,7 @@
 
 #include "core/mem.h"
 #include "core/netaddr.h"
+#include "tests/lib/start.h"
 #include "tests/lib/test.h"
 
 #define MAX_ARGS 256
@@ -113,8 +114,9 @@ void dlaunch_start(struct proc *p, char *const env[], const char *line, ...)
 {
     va_list ap;
     va_start(ap, line);
-    start(p, env, "", format(line, ap));
+    char *text = format(line, ap);
     va_end(ap);
+    start(p, env, start_options(text, env), text);
 }
 
 void dlaunch_start_into(struct proc *p, int fd, const char *line)
@@ -134,8 +136,9 @@ int dlaunch_run(struct proc *p, double seconds, const char *line, ...)
 {
     va_list ap;
     va_start(ap, line);
-    start(p, NULL, "", format(line, ap));
+    char *text = format(line, ap);
     va_end(ap);
+    start(p, NULL, start_options(text, NULL), text);
     return proc_wait(p, seconds);
 }
 

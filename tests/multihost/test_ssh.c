@@ -1,5 +1,6 @@
-/* Jobs that one command starts on several hosts, by a real sshd on each. `make test-ssh` runs this
- * with SSH_HOSTS=64, too: then the cases of the group "many" take that many hosts. */
+/* Jobs that one command starts on several hosts, by a real sshd on each, or by dlaunch's daemon:
+ * START=daemon. `make test-ssh` runs this with SSH_HOSTS=64, too: then the cases of the group
+ * "many" take that many hosts. */
 #include <dirent.h>
 #include <math.h>
 
@@ -8,23 +9,41 @@
 
 #define SOME 3 /* hosts with a sshd; the head is on host 0 unless a test says otherwise */
 
-/* ssh goes by names, as users' does. */
-#define SSH "--ssh_args '-F %T/ssh_config' --start_timeout 60 "
-
 static int g_hosts;
-static struct proc g_sshd[NETNS_MAX];
-static int g_idle[NETNS_MAX]; /* processes on a host without a job */
+static struct proc g_sshd[NETNS_MAX]; /* or the daemon */
+static int g_idle[NETNS_MAX];         /* processes on a host without a job */
 
 static int many(void)
 {
     const char *n = getenv("SSH_HOSTS");
-    return n ? atoi(n) : 4;
+    return n ? atoi(n) : 8;
+}
+
+static bool by_daemon(void)
+{
+    const char *start = getenv("START");
+    return start && strcmp(start, "daemon") == 0;
+}
+
+#define TOKEN "0123456789abcdef0123456789abcdef"
+
+/* ssh goes by names, as users' does. */
+static const char *start_options(void)
+{
+    return by_daemon() ? "--launch_agent daemon --token_file %T/token --start_timeout 60 "
+                       : "--ssh_args '-F %T/ssh_config' --start_timeout 60 ";
 }
 
 static void start_sshd(int host)
 {
-    netns_start(&g_sshd[host], host,
-                ARGV("/usr/sbin/sshd", "-D", "-e", "-f", tmppath("sshd_config")), NULL);
+    if (by_daemon())
+        netns_start(&g_sshd[host], host,
+                    ARGV(build_path("dlaunch"), "--serve", "--serve_addr", "all", "--token_file",
+                         tmppath("token")),
+                    NULL);
+    else
+        netns_start(&g_sshd[host], host,
+                    ARGV("/usr/sbin/sshd", "-D", "-e", "-f", tmppath("sshd_config")), NULL);
 }
 
 static void setup_hosts(int n)
@@ -43,8 +62,12 @@ static void silence(int host)
 }
 
 /* Keys of this test alone; every host has the same. */
-static void start_sshds(void)
+static void make_keys(void)
 {
+    write_file(tmppath("token"), TOKEN "\n");
+    ck_assert_int_eq(chmod(tmppath("token"), 0600), 0);
+    if (by_daemon())
+        return;
     ck_assert_int_eq(system(test_text("ssh-keygen -q -t ed25519 -N '' -f %s && "
                                       "ssh-keygen -q -t ed25519 -N '' -f %s && cp %s.pub %s",
                                       tmppath("host_key"), tmppath("user_key"), tmppath("user_key"),
@@ -59,12 +82,19 @@ static void start_sshds(void)
                          "  UserKnownHostsFile /dev/null\n  StrictHostKeyChecking no\n"
                          "  LogLevel ERROR\n",
                          tmppath("user_key")));
+}
+
+static void start_sshds(void)
+{
+    make_keys();
     for (int i = 0; i < g_hosts; i++) {
         ck_assert_int_eq(netns_sh(i, "mount -t tmpfs tmpfs /run && mkdir -p /run/sshd"), 0);
         start_sshd(i);
     }
     for (int i = 0; i < g_hosts; i++) {
-        proc_expect_err(&g_sshd[i], "Server listening on 0.0.0.0 port 22", 60);
+        proc_expect_err(&g_sshd[i],
+                        by_daemon() ? "waiting for jobs at" : "Server listening on 0.0.0.0 port 22",
+                        60);
         g_idle[i] = netns_count_processes(i);
     }
 }
@@ -90,7 +120,7 @@ static void head(struct proc *p, int host, const char *line, ...)
     va_start(ap, line);
     ck_assert_int_ge(vasprintf(&text, line, ap), 0);
     va_end(ap);
-    netns_start_with(p, host, dlaunch_argv(SSH, test_keep(text)), NULL, PROC_STDIN);
+    netns_start_with(p, host, dlaunch_argv(start_options(), test_keep(text)), NULL, PROC_STDIN);
 }
 
 static bool host_is_idle(void *host)
@@ -170,12 +200,7 @@ START_TEST(arguments_arrive_unchanged)
     struct proc p;
     static const char *const words[] = {"a b", "it's", "\"q\"", "$HOME", "`id`",     "*", "x\ny",
                                         "\\n", "",     "--",    "-n",    "\xc3\xa9", "#", "!"};
-    char *argv[64], *fixed[] = {build_path("dlaunch"),
-                                "--ssh_args",
-                                test_text("-F %s", tmppath("ssh_config")),
-                                "--start_timeout",
-                                "60",
-                                "-H",
+    char *argv[64], *fixed[] = {"-H",
                                 "host1",
                                 "-x",
                                 "GREETING=good 'day'\n$x",
@@ -190,6 +215,8 @@ START_TEST(arguments_arrive_unchanged)
                                 "args"};
     size_t n = 0;
     start_sshds();
+    for (char **w = dlaunch_argv(start_options(), ""); *w; w++)
+        argv[n++] = *w;
     for (size_t i = 0; i < ARRAY_LEN(fixed); i++)
         argv[n++] = fixed[i];
     for (size_t i = 0; i < ARRAY_LEN(words); i++)
@@ -242,11 +269,8 @@ END_TEST
 /* The secret is in no command line and no environment, on no host. */
 START_TEST(the_token_is_not_shown)
 {
-    static const char token[] = "0123456789abcdef0123456789abcdef";
     struct proc p;
     start_sshds();
-    write_file(tmppath("token"), token);
-    ck_assert_int_eq(chmod(tmppath("token"), 0600), 0);
     head(&p, 0, "--token_file %%T/token -H host1,host2 %%W append %%T/up pause");
     lines_of(tmppath("up"), 2);
     for (int host = 1; host < SOME; host++)
@@ -274,12 +298,7 @@ START_TEST(programs_are_copied)
         ck_assert_int_eq(netns_sh(i, "mount -t tmpfs tmpfs %s && mount -t tmpfs tmpfs %s",
                                   build_path(""), tmppath("there")),
                          0);
-    netns_start(&p, 0,
-                ARGV(build_path("dlaunch"), "--ssh_args", test_text("-F %s", tmppath("ssh_config")),
-                     "--start_timeout", "60", "--bcast", "-x",
-                     test_text("TMPDIR=%s", tmppath("there")), "-H", "host1,host2",
-                     tmppath("my worker"), "env", "RANK"),
-                NULL);
+    head(&p, 0, "--bcast -x TMPDIR=%%T/there -H host1,host2 '%%T/my worker' env RANK");
     expect_end(&p, 0);
     expect_text(p.out, "RANK=0\n");
     expect_text(p.out, "RANK=1\n");
@@ -373,14 +392,14 @@ START_TEST(a_lost_connection_ends_the_host)
          "-H host[0-2] --nnodes 2:3 --max_restarts 1 "
          "%%W append %%T/up wait %%T/go env WORLD_SIZE");
     lines_of(tmppath("up"), 3);
-    ck_assert_int_gt(netns_kill(2, "sshd", SIGKILL), 0);
+    ck_assert_int_gt(netns_kill(2, by_daemon() ? "dl-host" : "sshd", SIGKILL), 0);
     lines_of(tmppath("up"), 5);
     write_file(tmppath("go"), "");
     expect_status(&p, 0, 60);
     ck_assert_int_eq(count_text(p.out, "WORLD_SIZE=2\n"), 2);
     expect_text(p.err, "host2: the connection is lost");
     int host = 2;
-    g_idle[2] = 0;
+    g_idle[2] = by_daemon();
     wait_until(host_is_idle, &host, 20, "host2 is clean");
     end_test(&p);
 }
@@ -425,13 +444,15 @@ END_TEST
 static const struct {
     const char *options, *said;
     int status;
+    enum { BY_BOTH, BY_SSH, BY_DAEMON } by;
 } wrong[] = {
-    {"-H host0,host1 --prefix /nowhere %W", "host1: dlaunch cannot be run there", 1},
-    {"-H host0,nohost %W", "nohost: ssh: Could not resolve hostname nohost", 1},
-    {"-H host0,nobody@host1 %W", "host1: nobody@host1: Permission denied", 1},
-    {"-H host0,host1 --prefix %T/other %W", "host1: dlaunch 0.0.0-other is there, and", 1},
-    {"-H host0,host1 /bin/sh -c 'exit 3'", "exited with code 3", 3},
-    {"-H host0,host1 %T/program/here", "host1: exec ", 127},
+    {"-H host0,host1 --prefix /nowhere %W", "host1: dlaunch cannot be run there", 1, BY_SSH},
+    {"-H host0,nohost %W", "nohost: ssh: Could not resolve hostname nohost", 1, BY_SSH},
+    {"-H host0,nohost %W", "nohost: its daemon, at port 29390, cannot be used: ", 1, BY_DAEMON},
+    {"-H host0,nobody@host1 %W", "host1: nobody@host1: Permission denied", 1, BY_SSH},
+    {"-H host0,host1 --prefix %T/other %W", "host1: dlaunch 0.0.0-other is there, and", 1, BY_SSH},
+    {"-H host0,host1 /bin/sh -c 'exit 3'", "exited with code 3", 3, BY_BOTH},
+    {"-H host0,host1 %T/program/here", "host1: exec ", 127, BY_BOTH},
 };
 
 START_TEST(a_host_that_cannot_run_it_is_named)
@@ -443,6 +464,8 @@ START_TEST(a_host_that_cannot_run_it_is_named)
                                 "printf '\\013\\0\\0\\0000.0.0-other\\002\\0\\0\\0h1\\0\\0'\n"
                                 "printf '\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0'\n"
                                 "cat >/dev/null\n";
+    if (wrong[_i].by == (by_daemon() ? BY_SSH : BY_DAEMON))
+        return;
     start_sshds();
     ck_assert_int_eq(system(test_text("mkdir -p %s/bin %s && cp /bin/true %s/here",
                                       tmppath("other"), tmppath("program"), tmppath("program"))),
@@ -491,7 +514,7 @@ START_TEST(many_hosts_start)
 {
     struct proc p;
     start_sshds();
-    double ssh = bare_ssh();
+    double ssh = by_daemon() ? 0 : bare_ssh();
     uint64_t from = mono_ns();
     head(&p, 0, "--start_timeout 250 -H %s %%W append %%T/up pause", all_hosts(":2"));
     for (;;) {
@@ -504,8 +527,14 @@ START_TEST(many_hosts_start)
         proc_poll(&p);
         test_poll_pause();
     }
-    printf("%d hosts: all workers run after %.2f s; a bare ssh to each takes %.2f s\n", g_hosts,
-           since(from), ssh);
+    double took = since(from);
+    if (by_daemon())
+        printf("%d hosts, by daemons: all workers run after %.2f s\n", g_hosts, took);
+    else
+        printf("%d hosts, by ssh: all workers run after %.2f s; a bare ssh to each takes %.2f s\n",
+               g_hosts, took, ssh);
+    if (getenv("SSH_BARS"))
+        ck_assert_double_lt(took, ssh + 1);
     proc_kill(&p, SIGTERM);
     expect_status(&p, 128 + SIGTERM, 120);
     expect_idle(60);
@@ -526,7 +555,7 @@ static int busy_hosts(void)
 START_TEST(many_killed_heads_leave_nothing)
 {
     struct proc p;
-    int trials = getenv("SSH_TRIALS") ? atoi(getenv("SSH_TRIALS")) : 3;
+    int trials = getenv("SSH_TRIALS") ? atoi(getenv("SSH_TRIALS")) : 10;
     double worst = 0, sum = 0;
     start_sshds();
     for (int t = 0; t < trials; t++) {
@@ -551,8 +580,10 @@ START_TEST(many_killed_heads_leave_nothing)
         worst = fmax(worst, since(from));
         proc_fini(&p);
     }
-    printf("%d hosts, head killed %d times: clean after %.2f s, %.2f s at most\n", g_hosts, trials,
-           sum / trials, worst);
+    printf("%d hosts, by %s, head killed %d times: clean after %.2f s, %.2f s at most\n", g_hosts,
+           by_daemon() ? "daemons" : "ssh", trials, sum / trials, worst);
+    if (getenv("SSH_BARS"))
+        ck_assert_double_lt(worst, 1);
     for (int i = 0; i < g_hosts; i++)
         netns_kill(i, NULL, SIGKILL);
 }
@@ -565,13 +596,11 @@ START_TEST(one_bad_host_of_many_is_named)
     start_sshds();
     silence(g_hosts - 1);
     uint64_t from = mono_ns();
-    netns_start(&p, 0,
-                ARGV(build_path("dlaunch"), "--ssh_args", test_text("-F %s", tmppath("ssh_config")),
-                     "--nnodes", test_text("1:%d", g_hosts), "-H", all_hosts(""),
-                     build_path("tests/worker"), "append", tmppath("up"), "pause"),
-                NULL);
+    head(&p, 0, "--start_timeout 10 --nnodes 1:%d -H %s %%W append %%T/up pause", g_hosts,
+         all_hosts(""));
     proc_expect_err(&p, test_text("host%d: does not answer within 10 s", g_hosts - 1), 100);
-    printf("%d hosts: the bad one is named after %.2f s\n", g_hosts, since(from));
+    printf("%d hosts, by %s: the bad one is named after %.2f s\n", g_hosts,
+           by_daemon() ? "daemons" : "ssh", since(from));
     lines_of(tmppath("up"), 1);
     proc_kill(&p, SIGTERM);
     expect_status(&p, 128 + SIGTERM, 120);
@@ -582,10 +611,10 @@ END_TEST
 
 static Suite *suite(void)
 {
-    Suite *s = suite_create("ssh");
+    Suite *s = suite_create(by_daemon() ? "daemons" : "ssh");
     if (!netns_available())
         return s;
-    if (access("/usr/sbin/sshd", X_OK) < 0) {
+    if (!by_daemon() && access("/usr/sbin/sshd", X_OK) < 0) {
         test_skip("there is no /usr/sbin/sshd (Debian: openssh-server)");
         return s;
     }

@@ -131,11 +131,11 @@ END_TEST
 
 /* ----------------------------------------------------------------- statuses, opcodes, functions */
 
-/* Each line of "Exit status:" in --help is in dlaunch(1) and in README.md. */
+/* Each line of "Exit status:" in --help is in dlaunch(1). */
 START_TEST(exit_statuses_are_documented)
 {
     struct proc p;
-    char *man = read_document("man/dlaunch.1"), *readme = read_file("README.md"), *save;
+    char *man = read_document("man/dlaunch.1"), *save;
     int n = 0;
     proc_run(&p, ARGV(build_path("dlaunch"), "--help"), NULL, 20);
     char *rows = strstr(p.out, "\nExit status:\n");
@@ -148,13 +148,10 @@ START_TEST(exit_statuses_are_documented)
         meaning += strspn(meaning, " ");
         ck_assert_msg(strstr(man, test_text(".It %s\n%s\n", status, meaning)) != NULL,
                       "man/dlaunch.1: %s %s", status, meaning);
-        ck_assert_msg(strstr(readme, test_text("| %s | %s", status, meaning)) != NULL,
-                      "README.md: %s %s", status, meaning);
     }
     ck_assert_int_ge(n, 9);
     proc_fini(&p);
     free(man);
-    free(readme);
 }
 END_TEST
 

@@ -2043,6 +2043,7 @@ static void free_agent(struct agent *a)
     free(a->stacks);
     free(a->sampled);
     attempts_fini(&a->attempts);
+    ledger_forget(&a->log.job);
     event_log_fini(&a->log);
     event_file_close(a->event_file);
     forget_env(a);
@@ -2499,6 +2500,8 @@ static int open_events(struct agent *a, struct err *e)
                             .text = a->job->name,
                             .extra = a->job->rdzv.run_id});
     a->log.wanted = a->job->events_path || a->job->ledger || a->job->timeline_path;
+    if (a->job->ledger)
+        ledger_keep(&a->log.job);
     if (!a->job->events_path)
         return 0;
     return event_file_open(&a->event_file, a->job->events_path, e) < 0 ? err_wrap(e, "--events")

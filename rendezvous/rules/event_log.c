@@ -28,8 +28,11 @@ void event_log_fini(struct event_log *l)
 static void drop_half(struct event_list *l)
 {
     size_t half = l->n / 2;
-    for (size_t i = 0; i < half; i++)
+    for (size_t i = 0; i < half; i++) {
+        if (l->past)
+            l->on_drop(l->past, &l->e[i]);
         event_fini(&l->e[i]);
+    }
     l->n -= half;
     l->first += half;
     memmove(l->e, l->e + half, l->n * sizeof(*l->e));

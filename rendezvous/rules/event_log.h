@@ -13,6 +13,8 @@
 #include "core/map.h"
 #include "rendezvous/rules/event.h"
 
+struct ledger_past;
+
 /* A list that is full drops its older half. */
 #define EVENT_LOG_MAX 65536
 
@@ -20,6 +22,8 @@ struct event_list {
     struct event *e; /* event number first + i is e[i]; owned, like their texts */
     uint64_t first;
     size_t n, cap;
+    struct ledger_past *past; /* what the ledger keeps of dropped events (ledger_keep()); or NULL */
+    void (*on_drop)(struct ledger_past *past, const struct event *e);
 };
 
 struct event_log {

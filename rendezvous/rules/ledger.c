@@ -34,6 +34,7 @@ enum phase { JOINING, STARTING, RUNS, BARRIER, STOPPING, OVER };
 /* One node. */
 struct track {
     struct track *next;
+    struct node_id origin;
     uint64_t begin_ns, since_ns;
     enum phase phase;
     bool again;              /* a round has been stopped */
@@ -42,7 +43,15 @@ struct track {
     uint64_t stop;           /* of a stop, of which it is not known yet what follows */
     double waiting_s, age_s; /* as it says */
     int pid;
-    const char *host;
+    char *host; /* owned; NULL: not known */
+};
+
+/* What is known after some events. */
+struct ledger_past {
+    struct ledger sums;
+    struct track *all;
+    struct map map; /* origin -> track */
+    uint64_t last_ns, finish_ns;
 };
 
 void ledger_note(char *out, size_t cap, double waiting_s, double checkpoint_age_s)
@@ -137,15 +146,17 @@ static enum phase phase_of(const char *state, enum phase now)
     return now;
 }
 
-static struct track *track_of(struct map *map, struct track **all, const struct event *e)
+static struct track *track_of(struct ledger_past *p, const struct event *e)
 {
-    void **value = map_put(map, e->origin.b, sizeof(e->origin.b));
+    void **value = map_put(&p->map, e->origin.b, sizeof(e->origin.b));
     if (value && !*value) {
         struct track *t = *value = xcalloc(1, sizeof(*t));
-        *t = (struct track){.next = *all, .begin_ns = e->at_ns, .since_ns = e->at_ns, .age_s = -1};
+        *t =
+            (struct track){.next = p->all, .begin_ns = e->at_ns, .since_ns = e->at_ns, .age_s = -1};
+        t->origin = e->origin;
         t->pid = e->pid;
-        t->host = e->host;
-        *all = t;
+        t->host = e->host ? xstrdup(e->host) : NULL;
+        p->all = t;
     }
     return value ? *value : NULL;
 }
@@ -181,31 +192,80 @@ static void lose(struct ledger *l, struct track *all, const struct event *e)
     }
 }
 
-void ledger_of_events(struct ledger *out, const struct event_list *events, uint64_t now_ns)
+static void past_take(struct ledger_past *p, const struct event *e)
 {
-    struct map map;
-    struct track *all = NULL;
-    uint64_t at = 0, last_ns = 0, finish_ns = 0;
-    *out = (struct ledger){0};
-    map_init(&map);
-    for (const struct event *e; (e = event_list_next(events, &at));) {
-        last_ns = e->at_ns > last_ns ? e->at_ns : last_ns;
-        if (e->name == EVENT_NODE_LEAVE || e->name == EVENT_NODE_LOST) {
-            lose(out, all, e);
-        } else if (e->name == EVENT_FINISH) {
-            finish_ns = e->at_ns;
-        } else if (e->name == EVENT_NODE_STATE || e->name == EVENT_NODE_LEDGER ||
-                   e->name == EVENT_WORKER_COLLECTIVE) {
-            struct track *t = track_of(&map, &all, e);
-            if (t && t->phase != OVER)
-                take_event(out, t, e);
-        }
+    p->last_ns = e->at_ns > p->last_ns ? e->at_ns : p->last_ns;
+    if (e->name == EVENT_NODE_LEAVE || e->name == EVENT_NODE_LOST) {
+        lose(&p->sums, p->all, e);
+    } else if (e->name == EVENT_FINISH) {
+        p->finish_ns = e->at_ns;
+    } else if (e->name == EVENT_NODE_STATE || e->name == EVENT_NODE_LEDGER ||
+               e->name == EVENT_WORKER_COLLECTIVE) {
+        struct track *t = track_of(p, e);
+        if (t && t->phase != OVER)
+            take_event(&p->sums, t, e);
     }
-    map_fini(&map, NULL);
-    for (struct track *t = all, *next; t; t = next) {
+}
+
+static void past_fini(struct ledger_past *p)
+{
+    map_fini(&p->map, NULL);
+    for (struct track *t = p->all, *next; t; t = next) {
         next = t->next;
-        finish(out, t, finish_ns ? finish_ns : now_ns ? now_ns : last_ns);
-        out->nodes++;
+        free(t->host);
         free(t);
     }
+}
+
+/* Takes a copy of a past, or begins one. */
+static void past_copy(struct ledger_past *to, const struct ledger_past *from)
+{
+    *to = (struct ledger_past){0};
+    map_init(&to->map);
+    if (!from)
+        return;
+    to->sums = from->sums;
+    to->last_ns = from->last_ns;
+    to->finish_ns = from->finish_ns;
+    for (const struct track *t = from->all; t; t = t->next) {
+        void **value = map_put(&to->map, t->origin.b, sizeof(t->origin.b));
+        struct track *copy = value ? xcalloc(1, sizeof(*copy)) : NULL;
+        if (!copy)
+            continue;
+        *copy = *t;
+        copy->host = t->host ? xstrdup(t->host) : NULL;
+        copy->next = to->all;
+        *value = to->all = copy;
+    }
+}
+
+void ledger_of_events(struct ledger *out, const struct event_list *events, uint64_t now_ns)
+{
+    struct ledger_past p;
+    uint64_t at = 0;
+    past_copy(&p, events->past);
+    for (const struct event *e; (e = event_list_next(events, &at));)
+        past_take(&p, e);
+    for (struct track *t = p.all; t; t = t->next) {
+        finish(&p.sums, t, p.finish_ns ? p.finish_ns : now_ns ? now_ns : p.last_ns);
+        p.sums.nodes++;
+    }
+    *out = p.sums;
+    past_fini(&p);
+}
+
+void ledger_keep(struct event_list *events)
+{
+    events->past = xcalloc(1, sizeof(*events->past));
+    map_init(&events->past->map);
+    events->on_drop = past_take;
+}
+
+void ledger_forget(struct event_list *events)
+{
+    if (!events->past)
+        return;
+    past_fini(events->past);
+    free(events->past);
+    events->past = NULL;
 }

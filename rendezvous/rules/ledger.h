@@ -31,6 +31,10 @@ const char *ledger_meaning(enum ledger_class c); /* for people */
  * last event. */
 void ledger_of_events(struct ledger *out, const struct event_list *events, uint64_t now_ns);
 
+/* The list's events count when the list has dropped them, too, until ledger_forget(). */
+void ledger_keep(struct event_list *events);
+void ledger_forget(struct event_list *events);
+
 /* What a node says when its workers stop running, as the text of EVENT_NODE_LEDGER: the part of the
  * round in which they waited, and the time since the last checkpoint; negative: there is no mark of
  * any. */

@@ -217,7 +217,7 @@ static void be_real(int n, int rank, int fd)
     c.nproc = NPROC;
     c.host = rank ? "node1" : "node0";
     c.node_rank = rank;
-    c.keep_alive_interval = 60; /* the others send no heartbeats */
+    c.keep_alive_interval = 3600; /* the others send no heartbeats */
     c.auth = &auth;
     uv_loop_init(&loop);
     uvx_scope_init(&scope, &loop);

@@ -19,6 +19,7 @@ static void setup(void)
 
 static void teardown(void)
 {
+    ledger_forget(&g_log.job);
     event_log_fini(&g_log);
 }
 
@@ -141,6 +142,41 @@ START_TEST(the_sum_is_the_whole)
 }
 END_TEST
 
+/* The list forgets old events, the ledger does not: a node that has left and one that has been lost
+ * long ago count, and so does the round that runs. */
+START_TEST(events_that_the_list_has_dropped)
+{
+    enum { MANY = 3 * EVENT_LOG_MAX };
+    struct ledger want, l;
+    for (int keep = 1; keep >= 0; keep--) {
+        teardown();
+        setup();
+        if (keep)
+            ledger_keep(&g_log.job);
+        for (int n = 1; n <= 3; n++) {
+            state(n, 0, "RENDEZVOUS");
+            state(n, 1, "STARTING");
+            state(n, 2, "RUNNING");
+        }
+        put(2, EVENT_WORKER_COLLECTIVE, 3, NULL);
+        put(3, EVENT_NODE_LOST, 5, NULL);
+        state(1, 6, "STOPPING");
+        state(1, 7, "RUNNING");
+        for (int i = 0; keep && i < MANY; i++)
+            put(1 + i % 2, EVENT_WORKER_START, 8, NULL);
+        ck_assert_int_eq(g_log.job.first > 20, keep);
+        state(2, 9, "EXIT_BARRIER");
+        put(1, EVENT_FINISH, 10, NULL);
+        l = account(0);
+        if (keep)
+            want = l;
+    }
+    ck_assert_int_eq(l.nodes, 3);
+    ck_assert_uint_eq(l.total_ns, 25 * S);
+    ck_assert_mem_eq(&l, &want, sizeof(l));
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("ledger");
@@ -148,6 +184,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, a_job_of_two_nodes_with_a_restart);
     tcase_add_test(tc, a_node_that_is_lost_and_a_job_that_runs);
+    tcase_add_test(tc, events_that_the_list_has_dropped);
     tcase_add_loop_test(tc, the_sum_is_the_whole, 0, 30);
     return s;
 }

@@ -37,9 +37,10 @@
  * with the same count and type, if the ranks share memory as before and the rules are the same
  * (DLCOLL_SHM, DLCOLL_ALGO, DLCOLL_TUNE_FILE).
  *
- * After an operation has failed with anything but DLCOLL_EINVAL, DLCOLL_ENOSUP or DLCOLL_ENOMEM,
- * the contents of its receive buffer are undefined and the communicator can no longer be used:
- * every later operation returns DLCOLL_ESTATE at once, and dlcoll_last_error() still has the cause.
+ * After an operation has failed with anything but DLCOLL_EINVAL, DLCOLL_ENOSUP, DLCOLL_ENOMEM or
+ * DLCOLL_ECANCELED, the contents of its receive buffer are undefined and the communicator can no
+ * longer be used: every later operation returns DLCOLL_ESTATE at once, and dlcoll_last_error()
+ * still has the cause.
  * DLCOLL_ENOMEM in the middle of an operation is such a failure, too: the next call returns
  * DLCOLL_ESTATE. After DLCOLL_ENOMEM of a split or a shrink the other ranks may wait for this rank
  * until their timeout.
@@ -86,17 +87,18 @@ extern "C" {
 enum {
     DLCOLL_OK = 0,
     DLCOLL_INPROGRESS = 1,
-    DLCOLL_EINVAL = -1,    /* an argument or an environment variable is wrong */
-    DLCOLL_ESTATE = -2,    /* in use by another thread, failed before, or in a fork()'s child */
-    DLCOLL_ENOMEM = -3,    /* out of memory; repeat the call unless the communicator has failed */
-    DLCOLL_ENOSUP = -4,    /* not supported, or not for this type and reduction */
-    DLCOLL_ETIMEDOUT = -5, /* a rank did not arrive in time */
-    DLCOLL_EPEER = -6,     /* a rank has died or left */
-    DLCOLL_EABORTED = -7,  /* the job was told to stop */
-    DLCOLL_EMISMATCH = -8, /* ranks called different operations or have different settings */
-    DLCOLL_ENET = -9,      /* a rank cannot be reached, or this host is out of sockets */
-    DLCOLL_EBACKEND = -10, /* a device library failed */
-    DLCOLL_EINTERNAL = -11 /* a defect of this library */
+    DLCOLL_EINVAL = -1,     /* an argument or an environment variable is wrong */
+    DLCOLL_ESTATE = -2,     /* in use by another thread, failed before, or in a fork()'s child */
+    DLCOLL_ENOMEM = -3,     /* out of memory; repeat the call unless the communicator has failed */
+    DLCOLL_ENOSUP = -4,     /* not supported, or not for this type and reduction */
+    DLCOLL_ETIMEDOUT = -5,  /* a rank did not arrive in time */
+    DLCOLL_EPEER = -6,      /* a rank has died or left */
+    DLCOLL_EABORTED = -7,   /* the job was told to stop */
+    DLCOLL_EMISMATCH = -8,  /* ranks called different operations or have different settings */
+    DLCOLL_ENET = -9,       /* a rank cannot be reached, or this host is out of sockets */
+    DLCOLL_EBACKEND = -10,  /* a device library failed */
+    DLCOLL_EINTERNAL = -11, /* a defect of this library */
+    DLCOLL_ECANCELED = -12  /* a receive was cancelled; the communicator stays in use */
 };
 
 /* The code as a short fixed text: "a rank has died or left". Never NULL. */
@@ -247,7 +249,7 @@ typedef struct dlcoll_layout {
 typedef struct dlcoll_opts {
     size_t size;
     uint32_t version;
-    int32_t tag;        /* send and recv: only equal tags match; >= 0 */
+    int32_t tag;        /* messages: only equal tags match; >= 0, or DLCOLL_ANY_TAG */
     int64_t timeout_ms; /* 0: the communicator's; negative: none */
     void *stream; /* a cudaStream_t: the buffers are device memory, and the operation is enqueued on
                      it; NULL: see "device memory" below */
@@ -257,7 +259,7 @@ typedef struct dlcoll_opts {
      * as it is. Where blocks of recv overlap, the later one remains. send and recv may overlap.
      * Read until the call returns. */
     const dlcoll_layout *send_layout, *recv_layout;
-    uint32_t flags; /* DLCOLL_PERSISTENT */
+    uint32_t flags; /* DLCOLL_PERSISTENT, DLCOLL_SYNCHRONOUS */
     uint32_t unused;
 } dlcoll_opts;
 
@@ -270,6 +272,8 @@ typedef struct dlcoll_opts {
 /* The call of a collective operation with a work handle only prepares it: dlcoll_start() begins it,
  * as often as the program likes. */
 #define DLCOLL_PERSISTENT 1u
+/* A send, or those of a batch, are complete only when the messages have been received. */
+#define DLCOLL_SYNCHRONOUS 2u
 
 /* "0.1.0". */
 DLCOLL_API const char *dlcoll_version(void);
@@ -347,12 +351,13 @@ DLCOLL_API int dlcoll_init(dlcoll_comm **comm, const dlcoll_init_opts *opts);
 /* Leaves in good order: waits until every rank has called it, so that no rank takes another one's
  * exit for a failure. No operation may follow. A rank that gives up calls dlcoll_destroy() alone:
  * so does one whose operation on device memory has failed with DLCOLL_EBACKEND, because the others
- * may wait for it inside NCCL, where they do not see that it is in here. DLCOLL_ESTATE while
- * operations are under way; else the errors of dlcoll_barrier(). */
+ * may wait for it inside NCCL, where they do not see that it is in here. Receives that no message
+ * has matched end with DLCOLL_ECANCELED. DLCOLL_ESTATE while other operations are under way; else
+ * the errors of dlcoll_barrier(). */
 DLCOLL_API int dlcoll_finalize(dlcoll_comm *comm);
-/* With a handle, after what has been called so far; no call may follow. DLCOLL_ESTATE while sends
- * or receives are under way, DLCOLL_ENOSUP once the communicator is used on device memory. Free the
- * handle before dlcoll_destroy(). */
+/* With a handle, after what has been called so far; no call may follow. DLCOLL_ESTATE while sends,
+ * or receives with a message, are under way; DLCOLL_ENOSUP once the communicator is used on device
+ * memory. Free the handle before dlcoll_destroy(). */
 DLCOLL_API int dlcoll_finalize_async(dlcoll_comm *comm, const struct dlcoll_opts *opts,
                                      dlcoll_work **work);
 
@@ -676,20 +681,73 @@ DLCOLL_API void dlcoll_bytes_free(dlcoll_bytes *all); /* NULL is allowed */
 
 /* ---------------------------------------------------------------------------------- point to point
  *
- * A message matches the first receive on `peer` that names its sender (or any rank) and its tag;
- * messages between two ranks with one tag arrive in the order in which they were sent. Count and
- * type must be equal on both sides (DLCOLL_EMISMATCH). A send to this rank itself needs a receive
- * under way. */
+ * A message matches the first receive on `peer` that names its sender and its tag, or any. Messages
+ * from one rank to another match in the order in which they were sent: of those that a receive
+ * fits, it gets the first; one from any rank gets the one that has arrived first. Types must be
+ * equal on both sides, and counts but for dlcoll_recv_upto() (DLCOLL_EMISMATCH). A send to this
+ * rank itself needs a receive. */
 
-/* Returns (or is complete) when `send` may be reused; the receiver may not have the message yet. */
+/* For `peer` of what receives, and for the tag of its options. */
+#define DLCOLL_ANY_SOURCE (-1)
+#define DLCOLL_ANY_TAG    (-1)
+
+/* Returns (or is complete) when `send` may be reused; the receiver may not have the message yet.
+ * With DLCOLL_SYNCHRONOUS it has. */
 DLCOLL_API int dlcoll_send(const void *send, size_t count, dlcoll_dtype dtype, int peer,
                            dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
 DLCOLL_API int dlcoll_recv(void *recv, size_t count, dlcoll_dtype dtype, int peer,
                            dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
 /* From any rank: *peer is the sender's rank once the operation is complete; NULL is allowed.
- * DLCOLL_EPEER when all others have left. */
+ * DLCOLL_EPEER when all others have left, or one of them has died. */
 DLCOLL_API int dlcoll_recv_any(void *recv, size_t count, dlcoll_dtype dtype, int *peer,
                                dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
+
+/* A message that has been received or found. */
+typedef struct dlcoll_message {
+    size_t size;
+    uint32_t version;
+    int32_t source;     /* the sender's rank */
+    int32_t tag;        /* the sender's */
+    dlcoll_dtype dtype; /* the sender's; DLCOLL_U8 for elements of the program's own */
+    size_t count;       /* whole elements: of the receive's type; of a probe, of `dtype` */
+    size_t bytes;
+    struct dlcoll_matched *matched; /* of dlcoll_mprobe(): for dlcoll_mrecv(); else NULL */
+} dlcoll_message;
+
+#define DLCOLL_MESSAGE_VERSION 1
+#define DLCOLL_MESSAGE_INIT                                                        \
+    {                                                                              \
+        sizeof(dlcoll_message), DLCOLL_MESSAGE_VERSION, -1, -1, DLCOLL_U8, 0, 0, 0 \
+    }
+
+/* Receives a message of at most `count` elements; a longer one is DLCOLL_EMISMATCH. *message is
+ * filled in when the operation is complete and must be there until then; NULL is allowed. */
+DLCOLL_API int dlcoll_recv_upto(void *recv, size_t count, dlcoll_dtype dtype, int peer,
+                                dlcoll_message *message, dlcoll_comm *comm, const dlcoll_opts *opts,
+                                dlcoll_work **work);
+
+/* Waits for a message that a receive with that peer and tag would get, describes it in *message
+ * (NULL is allowed), and leaves it to be received. dlcoll_iprobe() does not wait:
+ * DLCOLL_INPROGRESS, and *message is as before, when there is none. */
+DLCOLL_API int dlcoll_probe(int peer, dlcoll_message *message, dlcoll_comm *comm,
+                            const dlcoll_opts *opts);
+DLCOLL_API int dlcoll_iprobe(int peer, dlcoll_message *message, dlcoll_comm *comm,
+                             const dlcoll_opts *opts);
+/* Likewise, and keeps the message for dlcoll_mrecv(): no other receive or probe gets it. */
+DLCOLL_API int dlcoll_mprobe(int peer, dlcoll_message *message, dlcoll_comm *comm,
+                             const dlcoll_opts *opts);
+DLCOLL_API int dlcoll_improbe(int peer, dlcoll_message *message, dlcoll_comm *comm,
+                              const dlcoll_opts *opts);
+/* Receives it, once; as dlcoll_recv_upto(), of the same communicator. message->matched is NULL
+ * then.
+ */
+DLCOLL_API int dlcoll_mrecv(void *recv, size_t count, dlcoll_dtype dtype, dlcoll_message *message,
+                            dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
+
+/* Cancels a receive (not one of a batch) that no message has matched yet: its handle is complete
+ * with DLCOLL_ECANCELED. DLCOLL_ESTATE: a message has matched it, or it is complete; it goes on as
+ * without the call. DLCOLL_EINVAL: it is not a receive. */
+DLCOLL_API int dlcoll_cancel(dlcoll_work *work);
 
 typedef struct dlcoll_p2p {
     const void *send; /* exactly one of these two is not NULL: a send or a receive */

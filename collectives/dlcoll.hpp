@@ -31,6 +31,7 @@
 #include <initializer_list>
 #include <memory>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -367,6 +368,51 @@ template <class Result> class operations
         });
     }
 
+    /* At most as many elements as `out` has; from a rank or DLCOLL_ANY_SOURCE. Returns what it has
+     * received; or a handle, and *message, which must be there until then, is filled in. */
+    template <class B> auto recv_upto(B &&out, int peer, dlcoll_message *message = nullptr) const
+    {
+        auto d = span_of(out);
+        dlcoll_message m = DLCOLL_MESSAGE_INIT;
+        if constexpr (std::is_void_v<Result>)
+            message = &m;
+        const auto call = [&](dlcoll_work **w) {
+            return dlcoll_recv_upto(d.data(), d.size(), type(d), peer, message, comm_, &opts_, w);
+        };
+        if constexpr (std::is_void_v<Result>) {
+            run(call);
+            return m;
+        } else {
+            return run(call);
+        }
+    }
+    /* A message that mprobe() or improbe() has found. */
+    template <class B> Result mrecv(B &&out, dlcoll_message &message) const
+    {
+        auto d = span_of(out);
+        return run([&](dlcoll_work **w) {
+            return dlcoll_mrecv(d.data(), d.size(), type(d), &message, comm_, &opts_, w);
+        });
+    }
+    /* What a receive would get, which is left there; mprobe(): kept for mrecv(). */
+    dlcoll_message probe(int peer) const
+    {
+        return *find(dlcoll_probe, peer);
+    }
+    dlcoll_message mprobe(int peer) const
+    {
+        return *find(dlcoll_mprobe, peer);
+    }
+    /* Likewise if it has come already. */
+    std::optional<dlcoll_message> iprobe(int peer) const
+    {
+        return find(dlcoll_iprobe, peer);
+    }
+    std::optional<dlcoll_message> improbe(int peer) const
+    {
+        return find(dlcoll_improbe, peer);
+    }
+
     Result barrier() const
     {
         return run([&](dlcoll_work **w) { return dlcoll_barrier(comm_, &opts_, w); });
@@ -391,6 +437,15 @@ template <class Result> class operations
     dlcoll_opts opts_;
 
   private:
+    std::optional<dlcoll_message> find(decltype(&dlcoll_probe) call, int peer) const
+    {
+        static_assert(std::is_void_v<Result>, "dlcoll: probes have no work handle");
+        dlcoll_message m = DLCOLL_MESSAGE_INIT;
+        const int code = call(peer, &m, comm_, &opts_);
+        check(code, comm_);
+        return code == DLCOLL_INPROGRESS ? std::nullopt : std::optional<dlcoll_message>(m);
+    }
+
     /* As many elements come out as go in. */
     template <class A, class B>
     Result reduce_by(decltype(&dlcoll_all_reduce) call, const A &in, B &out,
@@ -804,6 +859,20 @@ class comm : public operations<void>
     {
         dlcoll_opts opts = DLCOLL_OPTS_INIT;
         opts.timeout_ms = timeout.count();
+        return with(opts);
+    }
+
+    /* Operations on messages with a tag, or DLCOLL_ANY_TAG. */
+    operations<void> tagged(int tag) const noexcept
+    {
+        dlcoll_opts opts = DLCOLL_OPTS_INIT;
+        opts.tag = tag;
+        return with(opts);
+    }
+    /* Sends that end when the message has been received. */
+    operations<void> synchronous(dlcoll_opts opts = DLCOLL_OPTS_INIT) const noexcept
+    {
+        opts.flags |= DLCOLL_SYNCHRONOUS;
         return with(opts);
     }
 

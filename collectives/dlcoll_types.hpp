@@ -393,6 +393,15 @@ class work
     {
         return check(dlcoll_wait_for(work_.get(), limit.count()), comm_) != DLCOLL_INPROGRESS;
     }
+    /* Cancels a receive, for which wait() then throws an error of DLCOLL_ECANCELED. False: it has a
+     * message already. */
+    bool cancel()
+    {
+        const int code = dlcoll_cancel(work_.get());
+        if (code != DLCOLL_ESTATE)
+            check(code, comm_);
+        return code == 0;
+    }
     dlcoll_work *get() const noexcept
     {
         return work_.get();

@@ -257,7 +257,7 @@ int async_wait(struct dlcoll_work *w)
 /* Returns the result to the program. */
 static int result_of(const struct dlcoll_work *w)
 {
-    if (w->result < 0)
+    if (w->result < 0 && w->result != DLCOLL_ECANCELED)
         atomic_store(&w->comm->told, true);
     return w->result;
 }
@@ -377,6 +377,21 @@ int dlcoll_wait_all(dlcoll_work *const *works, size_t n, int64_t timeout_ms)
         result = result < 0 ? result : its;
     }
     return result;
+}
+
+int dlcoll_cancel(dlcoll_work *work)
+{
+    if (!work)
+        return DLCOLL_EINVAL;
+    if (is_parents(work))
+        return async_refuse();
+    if (is_done(work))
+        return comm_error(work->comm, DLCOLL_ESTATE, "cancel: the operation is complete");
+    if (!p2p_is_receive(work))
+        return comm_error(work->comm, DLCOLL_EINVAL, "cancel: the operation is not a receive");
+    if (!p2p_cancel(work->comm, work, DLCOLL_ECANCELED))
+        return comm_error(work->comm, DLCOLL_ESTATE, "cancel: a message has matched the receive");
+    return 0;
 }
 
 void dlcoll_work_free(dlcoll_work *work)

@@ -46,9 +46,11 @@ int coll_take_opts(dlcoll_comm *c, enum call_kind kind, const dlcoll_opts *given
                           call_name(kind));
     bool persists =
         (call_has_data(kind) && kind != CALL_SEND && kind != CALL_RECV) || kind == CALL_BARRIER;
-    if (opts->flags & ~DLCOLL_PERSISTENT)
+    if (opts->flags & ~(DLCOLL_PERSISTENT | DLCOLL_SYNCHRONOUS))
         return comm_error(c, DLCOLL_EINVAL, "%s: opts has an unknown flag", call_name(kind));
-    if (!persists && opts->flags)
+    if (opts->flags & DLCOLL_SYNCHRONOUS && kind != CALL_SEND && kind != CALL_BATCH)
+        return comm_error(c, DLCOLL_EINVAL, "%s: only sends can be synchronous", call_name(kind));
+    if (!persists && opts->flags & DLCOLL_PERSISTENT)
         return comm_error(c, DLCOLL_EINVAL, "%s: this call cannot be persistent", call_name(kind));
     return 0;
 }

@@ -87,8 +87,9 @@ const char *dlcoll_strerror(int code)
         [-DLCOLL_ENET] = "a rank cannot be reached",
         [-DLCOLL_EBACKEND] = "a device library failed",
         [-DLCOLL_EINTERNAL] = "internal error",
+        [-DLCOLL_ECANCELED] = "the receive was cancelled",
     };
-    _Static_assert(sizeof(texts) / sizeof(texts[0]) == 1 - DLCOLL_EINTERNAL,
+    _Static_assert(sizeof(texts) / sizeof(texts[0]) == 1 - DLCOLL_ECANCELED,
                    "every code has its text");
     if (code == DLCOLL_INPROGRESS)
         return "in progress";

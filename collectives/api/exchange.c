@@ -207,8 +207,7 @@ static int await(dlcoll_comm *c, dlcoll_work *w, uint64_t deadline)
     if (!w)
         return DLCOLL_ENOMEM;
     p2p_wait(c, &w->done, deadline, false);
-    if (!atomic_load(&w->done) && p2p_cancel(c, w)) {
-        async_complete(w, DLCOLL_ETIMEDOUT);
+    if (!atomic_load(&w->done) && p2p_cancel(c, w, DLCOLL_ETIMEDOUT)) {
         code = 1;
     } else {
         p2p_wait(c, &w->done, 0, false); /* a part of it has arrived */

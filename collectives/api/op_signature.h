@@ -46,6 +46,7 @@ enum call_kind {
     CALL_SEND,
     CALL_RECV,
     CALL_BATCH,
+    CALL_PROBE,
     /* The library's own, before the first operation on device memory. */
     CALL_NCCL_INIT,
     CALL_KINDS,

@@ -220,12 +220,14 @@ int dlcoll_finalize_async(dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_wor
                    : comm_leave(comm, comm_error(comm, DLCOLL_EINVAL, "finalize: work is NULL"));
     }
     *work = NULL;
-    if (comm && !comm_is_forked(comm) && (p2p_is_busy(comm) || comm->nccl))
+    if (comm && !comm_is_forked(comm) && (!p2p_only_awaits(comm) || comm->nccl))
         return comm_error(comm, comm->nccl ? DLCOLL_ENOSUP : DLCOLL_ESTATE,
                           comm->nccl
                               ? "finalize: not by handle once the communicator is used on device "
                                 "memory"
                               : "finalize: operations are under way");
+    if (comm && !comm_is_forked(comm))
+        p2p_end_receives(comm, DLCOLL_ECANCELED);
     int code = coll_invoke(
         &(struct coll_args){.kind = CALL_FINALIZE, .comm = comm, .opts = opts, .work = work});
     if (code == 0)
@@ -235,8 +237,10 @@ int dlcoll_finalize_async(dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_wor
 
 int dlcoll_finalize(dlcoll_comm *comm)
 {
-    if (comm && !comm_is_forked(comm) && (async_is_busy(comm) || p2p_is_busy(comm)))
+    if (comm && !comm_is_forked(comm) && (async_is_busy(comm) || !p2p_only_awaits(comm)))
         return comm_error(comm, DLCOLL_ESTATE, "finalize: operations are under way");
+    if (comm && !comm_is_forked(comm)) /* the first rank to leave must not be missed by them */
+        p2p_end_receives(comm, DLCOLL_ECANCELED);
     int code = coll_invoke(&(struct coll_args){.kind = CALL_FINALIZE, .comm = comm});
     if (code == 0)
         code = nccl_finalize(comm);

@@ -215,7 +215,7 @@ static uint8_t recorder_look_up(const char *name, const void *names, int n, size
 static bool is_collective(uint8_t kind)
 {
     return kind > CALL_NONE && kind < CALL_KINDS && kind != CALL_SEND && kind != CALL_RECV &&
-           kind != CALL_BATCH && kind != CALL_MONITORED_BARRIER;
+           kind != CALL_BATCH && kind != CALL_PROBE && kind != CALL_MONITORED_BARRIER;
 }
 
 static void get_signature(const dlcoll_record *r, uint8_t kind, struct op_signature *sig)

@@ -43,6 +43,8 @@ static uint8_t kind_of(const struct p2p_op *op)
 {
     if (op && op->tag < 0)
         return CALL_MONITORED_BARRIER;
+    if (op && op->probes)
+        return CALL_PROBE;
     return op && op->is_send ? CALL_SEND : CALL_RECV;
 }
 
@@ -95,10 +97,27 @@ static void end_op(struct p2p *p, struct p2p_op *op, int code)
     async_complete(w, code);
 }
 
+/* What the program wants to know of the message, in the version of its struct. */
+static void describe(const struct p2p_op *op)
+{
+    size_t size = op->message->size;
+    dlcoll_message m = {.size = size,
+                        .version = op->message->version,
+                        .source = op->peer,
+                        .tag = op->tag,
+                        .dtype = (dlcoll_dtype)op->dtype,
+                        .count = op->len / op->elem,
+                        .bytes = op->len,
+                        .matched = (struct dlcoll_matched *)op->claimed};
+    memcpy(op->message, &m, size < sizeof(m) ? size : sizeof(m));
+}
+
 void p2p_done(struct p2p *p, struct p2p_op *op)
 {
     if (op->from)
         *op->from = op->peer;
+    if (op->message)
+        describe(op);
     end_op(p, op, 0);
 }
 
@@ -485,7 +504,7 @@ static void record(struct p2p *p, struct p2p_op *op)
         op->seq = (uint64_t)(op->tag - P2P_TAG_BARRIER);
         return;
     }
-    struct op_signature sig = {.kind = op->is_send ? CALL_SEND : CALL_RECV,
+    struct op_signature sig = {.kind = kind_of(op),
                                .dtype = op->dtype,
                                .root = op->any ? -1 : op->peer,
                                .count = op->count};
@@ -560,7 +579,8 @@ static bool try_recv(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
     if (!here || len != P2P_FRAME_BYTES + op->len)
         return false;
     memcpy(&f, here, sizeof(f));
-    if (f.kind != P2P_EAGER || f.tag != op->tag || f.dtype != op->dtype || f.count != op->count)
+    if (f.kind != P2P_EAGER || f.tag != op->tag || f.dtype != op->dtype || f.count != op->count ||
+        f.flags)
         return false;
     ring_take(p->shm, stream, len, P2P_FRAME_BYTES, op->buf);
     return true;
@@ -573,7 +593,7 @@ bool p2p_try(struct dlcoll_comm *comm, struct p2p_op *op)
     if (!comm->p2p && p2p_new(comm, &e) < 0)
         return false;
     struct p2p *p = comm->p2p;
-    if (!p->shm || op->any || op->peer == comm->rank || p->peers[op->peer].t != p->shm ||
+    if (!p->shm || !op->plain || op->peer == comm->rank || p->peers[op->peer].t != p->shm ||
         op->len > P2P_EAGER_BYTES || async_has_thread(comm) || p2p_is_busy(comm) || p->stopped ||
         p->failed || comm_is_stopped(comm))
         return false;
@@ -608,37 +628,104 @@ int p2p_run(struct dlcoll_comm *comm, struct p2p_op *op)
     return op->result;
 }
 
-static bool take_back(struct p2p_queue *q, struct p2p_op *op)
+/* Takes an operation of which nothing has moved yet off its list. */
+static bool take_back(struct p2p *p, struct p2p_op *op)
 {
+    struct p2p_queue *q = op->is_send ? &p->peers[op->peer].out : &p->posted;
     for (struct p2p_op **at = &q->head; *at; at = &(*at)->next) {
-        if (*at == op && op->moved == 0) {
+        if (*at != op || op->moved)
+            continue;
+        if (op->is_send)
             p2p_queue_remove(q, at);
-            return true;
-        }
+        else
+            p2p_unpost(p, at);
+        assert(op->state == (op->is_send ? P2P_QUEUED : P2P_POSTED));
+        assert(p->any >= 0 && (op->any || p->peers[op->peer].posted >= 0));
+        return true;
     }
     return false;
 }
 
-bool p2p_cancel(struct dlcoll_comm *comm, struct dlcoll_work *w)
+int p2p_probe_once(struct dlcoll_comm *comm, struct p2p_op *op)
+{
+    struct err e;
+    if (!comm->p2p && p2p_new(comm, &e) < 0)
+        return DLCOLL_ENOMEM;
+    struct p2p *p = comm->p2p;
+    pthread_mutex_lock(&p->lock);
+    op->seq = p->seq; /* one that finds nothing is not recorded */
+    atomic_fetch_add_explicit(&p->under_way, 1, memory_order_relaxed);
+    if (p->stopped)
+        end_op(p, op, DLCOLL_ESTATE);
+    else
+        post(p, op);
+    if (op->state != P2P_DONE)
+        try(p, 1);
+    if (op->state != P2P_DONE && !p->failed) {
+        take_back(p, op);
+        end_op(p, op, DLCOLL_INPROGRESS);
+    }
+    bool failed = p->failed && !p->stopped;
+    pthread_mutex_unlock(&p->lock);
+    if (failed)
+        p2p_settle(p);
+    return op->result;
+}
+
+bool p2p_is_receive(const struct dlcoll_work *w)
+{
+    return w->ops && !w->ops->sibling && !w->ops->is_send;
+}
+
+bool p2p_cancel(struct dlcoll_comm *comm, struct dlcoll_work *w, int code)
 {
     struct p2p *p = comm->p2p;
-    struct p2p_op *op = w->ops;
     pthread_mutex_lock(&p->lock);
-    bool taken = take_back(op->is_send ? &p->peers[op->peer].out : &p->posted, op);
-    if (taken) {
-        if (!op->is_send && op->any)
-            p->any--;
-        else if (!op->is_send)
-            p->peers[op->peer].posted--;
-        assert(op->state == (op->is_send ? P2P_QUEUED : P2P_POSTED));
-        assert(p->any >= 0 && (op->any || p->peers[op->peer].posted >= 0));
-        op->state = P2P_DONE;
-        if (op->record)
-            recorder_end(&comm->job->recorder, op->record, DLCOLL_ETIMEDOUT);
-        atomic_fetch_sub_explicit(&p->under_way, 1, memory_order_relaxed);
-    }
+    bool taken = take_back(p, w->ops);
+    if (taken)
+        end_op(p, w->ops, code);
     pthread_mutex_unlock(&p->lock);
     return taken;
+}
+
+bool p2p_only_awaits(struct dlcoll_comm *comm)
+{
+    struct p2p *p = comm->p2p;
+    int n = 0;
+    if (!p2p_is_busy(comm))
+        return true;
+    pthread_mutex_lock(&p->lock);
+    for (const struct p2p_op *op = p->posted.head; op; op = op->next)
+        n++;
+    bool only = n == atomic_load_explicit(&p->under_way, memory_order_relaxed);
+    pthread_mutex_unlock(&p->lock);
+    return only;
+}
+
+void p2p_end_receives(struct dlcoll_comm *comm, int code)
+{
+    struct p2p *p = comm->p2p;
+    if (!p2p_is_busy(comm))
+        return;
+    pthread_mutex_lock(&p->lock);
+    for (struct p2p_op *op; (op = p->posted.head);) {
+        p2p_unpost(p, &p->posted.head);
+        end_op(p, op, code);
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+bool p2p_is_claimed(struct dlcoll_comm *comm, const void *message)
+{
+    struct p2p *p = comm->p2p;
+    if (!p)
+        return false;
+    pthread_mutex_lock(&p->lock);
+    const struct p2p_unexpected *un = p->claimed;
+    while (un && un != message)
+        un = un->next;
+    pthread_mutex_unlock(&p->lock);
+    return un;
 }
 
 void p2p_stop(struct dlcoll_comm *comm, int code)
@@ -656,8 +743,9 @@ void p2p_free(struct p2p *p)
 {
     if (!p)
         return;
-    for (int i = 0; i < p->comm->size; i++) {
-        for (struct p2p_unexpected *un = p->peers[i].kept, *next; un; un = next) {
+    for (int i = -1; i < p->comm->size; i++) {
+        struct p2p_unexpected *un = i < 0 ? p->claimed : p->peers[i].kept;
+        for (struct p2p_unexpected *next; un; un = next) {
             next = un->next;
             free(un);
         }

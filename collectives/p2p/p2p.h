@@ -1,19 +1,22 @@
-/* p2p.h: sends and receives under way, in any order, between a communicator's ranks.
+/* p2p.h: sends, receives and probes under way, in any order, between a communicator's ranks.
  *
  * Every message is announced by a header on the stream from its sender, in the order of the sends.
  * A small one (EAGER) follows at once; over TCP, where asking takes a round trip, one of modest
  * length does, too, while not too much of such is unmatched: every header says how much has been
  * matched of what went the other way. A large one (RTS) follows when the receiver has matched it
  * with a receive and says so (CTS), or the receiver fetches it itself, where it can read the
- * sender's memory and that is found to be faster (shm/cost.h; then it says FETCHED). A header that
- * comes before its receive is kept; what comes from a rank of which nothing is expected, not even
- * an answer, stays in the socket. Answers go before messages that are not begun: a peer that awaits
+ * sender's memory and that is found to be faster (shm/cost.h; then it says FETCHED). It says so of
+ * a small one, too, if the send is synchronous. A header that comes before its receive is kept, and
+ * shown to probes; what comes from a rank of which nothing is expected, not even an answer, stays
+ * in the socket. Answers go before messages that are not begun: a peer that awaits
  * one has at most a socket's worth to keep first.
  *
  *     send   QUEUED -> (EAGER written) done
+ *                                      or OFFERED, when synchronous -> (FETCHED) done
  *                   -> (RTS written) OFFERED -> (CTS) QUEUED -> (DATA written) done
  *                                            -> (FETCHED) done
  *     recv   POSTED -> (EAGER) FILLING -> done
+ *                                      or ACCEPTED, when synchronous -> (FETCHED written) done
  *                   -> (RTS) ACCEPTED -> (CTS written, DATA comes) FILLING -> done
  *                                     -> (fetched, FETCHED written) done
  *
@@ -45,14 +48,24 @@ bool p2p_try(struct dlcoll_comm *comm, struct p2p_op *op);
 
 /* Posts one without a handle, and waits until it is done: its public code. */
 int p2p_run(struct dlcoll_comm *comm, struct p2p_op *op);
+/* Likewise a probe; DLCOLL_INPROGRESS when it does not find anything at once. */
+int p2p_probe_once(struct dlcoll_comm *comm, struct p2p_op *op);
 
 /* Progresses everything that is under way until *done, a handle's or an operation's, the deadline
  * (0: none) has come, or nothing can be done for now when `once`. */
 void p2p_wait(struct dlcoll_comm *comm, const _Atomic uint32_t *done, uint64_t until_ns, bool once);
 
-/* Takes back a handle's one operation, when nothing of it has moved yet, and marks the operation
- * done, not the handle. False: it is too late. */
-bool p2p_cancel(struct dlcoll_comm *comm, struct dlcoll_work *w);
+/* Whether a handle is that of one receive, under way. */
+bool p2p_is_receive(const struct dlcoll_work *w);
+/* Takes back a handle's one operation, when nothing of it has moved yet, and completes the handle
+ * with the code. False: it is too late. */
+bool p2p_cancel(struct dlcoll_comm *comm, struct dlcoll_work *w, int code);
+/* Whether only receives are under way that no message has matched; ends those. */
+bool p2p_only_awaits(struct dlcoll_comm *comm);
+void p2p_end_receives(struct dlcoll_comm *comm, int code);
+
+/* Whether the message is claimed by a probe, and not received yet. */
+bool p2p_is_claimed(struct dlcoll_comm *comm, const void *message);
 
 /* For the task: one turn, unless somebody else sees to it; parks when there is nothing to do. */
 void p2p_assist(struct dlcoll_comm *comm);

@@ -1,18 +1,37 @@
-/* p2p_match.c: which message is for which receive. */
+/* p2p_match.c: which message is for which receive or probe. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "collectives/api/comm.h"
 #include "collectives/p2p/p2p_state.h"
+#include "collectives/reduce/dtype.h"
 #include "collectives/shm/ring.h"
 #include "core/clock.h"
 
+enum { UNEXPECTED_BYTES = 1 << 30 }; /* kept of one peer's messages that nobody has asked for */
+
 /* ------------------------------------------------------------------------------------- matching */
+
+/* The library's own tags are negative. */
+static bool fits_tag(const struct p2p_op *op, int tag)
+{
+    return op->any_tag ? tag >= 0 : op->tag == tag;
+}
 
 static bool match_fits(const struct p2p_op *op, int peer, int tag)
 {
-    return (op->any || op->peer == peer) && op->tag == tag;
+    return (op->any || op->peer == peer) && fits_tag(op, tag);
+}
+
+void p2p_unpost(struct p2p *p, struct p2p_op **at)
+{
+    struct p2p_op *op = *at;
+    p2p_queue_remove(&p->posted, at);
+    if (op->any)
+        p->any--;
+    else
+        p->peers[op->peer].posted--;
 }
 
 /* The first receive for a message of that peer; taken off the list. */
@@ -20,13 +39,9 @@ static struct p2p_op *take_posted(struct p2p *p, int peer, int tag)
 {
     for (struct p2p_op **at = &p->posted.head; *at; at = &(*at)->next) {
         struct p2p_op *op = *at;
-        if (!match_fits(op, peer, tag))
+        if (op->probes || !match_fits(op, peer, tag))
             continue;
-        p2p_queue_remove(&p->posted, at);
-        if (op->any)
-            p->any--;
-        else
-            p->peers[peer].posted--;
+        p2p_unpost(p, at);
         op->peer = peer;
         return op;
     }
@@ -36,10 +51,45 @@ static struct p2p_op *take_posted(struct p2p *p, int peer, int tag)
 /* A receive that does not fit is left where everything ends with the communicator. */
 static int check_fit(struct p2p *p, struct p2p_op *op, const struct p2p_frame *f)
 {
-    if (op->dtype == f->dtype && op->count == f->count)
-        return 0;
-    p2p_queue_put(&p->peers[op->peer].accepted, op);
-    return p2p_mismatch(p, op->peer, op, f);
+    if (op->dtype != f->dtype || f->count > op->count || (f->count < op->count && !op->upto)) {
+        p2p_queue_put(&p->peers[op->peer].accepted, op);
+        return p2p_mismatch(p, op->peer, op, f);
+    }
+    op->tag = f->tag;
+    if (f->count < op->count) {
+        op->len = op->len / op->count * f->count;
+        op->count = f->count;
+    }
+    return 0;
+}
+
+/* The receive has an answer to the sender. */
+static void answer(struct p2p *p, struct p2p_op *op, enum p2p_frame_kind kind, uint64_t id)
+{
+    op->state = P2P_ACCEPTED;
+    op->frame = (struct p2p_frame){.kind = (uint8_t)kind, .id = id};
+    op->moved = 0;
+    op->with_data = false;
+    p2p_queue_put(&p->peers[op->peer].in_reply, op);
+    p2p_set_active(p, op->peer);
+}
+
+void p2p_received(struct p2p *p, struct p2p_op *op, const struct p2p_frame *f)
+{
+    if (f->kind == P2P_EAGER && f->flags & P2P_SYNC)
+        answer(p, op, P2P_FETCHED, f->id);
+    else
+        p2p_done(p, op);
+}
+
+/* This rank's own message meets its receive. */
+static void copy_own(struct p2p *p, struct p2p_op *op, const struct p2p_frame *f)
+{
+    struct p2p_op *send = p2p_queue_find(&p->peers[p->comm->rank].offered, f->id);
+    if (op->len)
+        memcpy(op->buf, send->buf, op->len);
+    p2p_done(p, send);
+    p2p_done(p, op);
 }
 
 /* A large message meets its receive: it is fetched, or the sender may send. So may one whose memory
@@ -49,6 +99,10 @@ static void accept_offer(struct p2p *p, struct p2p_op *op, const struct p2p_fram
     struct p2p_peer *peer = &p->peers[op->peer];
     struct err e = ERR_INIT;
     int size = cost_size(op->len);
+    if (op->peer == p->comm->rank) {
+        copy_own(p, op, f);
+        return;
+    }
     bool fetch = peer->t == p->shm && ring_may_fetch(p->comm, op->peer) &&
                  cost_choose(&p->costs[size], 1, 0, size, &p->turns[size]) == COST_PULLED;
     op->accepted_ns = mono_ns();
@@ -62,12 +116,7 @@ static void accept_offer(struct p2p *p, struct p2p_op *op, const struct p2p_fram
     else if (fetch)
         cost_take(&p->costs[size], size, &p->turns[size], COST_PULLED, mono_ns() - op->accepted_ns,
                   op->len);
-    op->state = P2P_ACCEPTED;
-    op->frame = (struct p2p_frame){.kind = fetch ? P2P_FETCHED : P2P_CTS, .id = f->id};
-    op->moved = 0;
-    op->with_data = false;
-    p2p_queue_put(&peer->in_reply, op);
-    p2p_set_active(p, op->peer);
+    answer(p, op, fetch ? P2P_FETCHED : P2P_CTS, f->id);
 }
 
 /* A message that was sent without asking has its receive. */
@@ -92,87 +141,104 @@ int p2p_match(struct p2p *p, int rank, const struct p2p_frame *f, struct p2p_op 
     return 0;
 }
 
-/* Whether what has come already has something for the receive. */
-static bool match_kept(struct p2p *p, struct p2p_op *op, int from)
+/* ----------------------------------------------------------------------- what has come already */
+
+/* The one of the kept messages that has come first, of those that it fits. NULL: there is none. */
+static struct p2p_unexpected **find_kept(struct p2p *p, const struct p2p_op *op)
 {
-    struct p2p_peer *peer = &p->peers[from];
-    for (struct p2p_unexpected **at = &peer->kept; *at; at = &(*at)->next) {
-        struct p2p_unexpected *un = *at;
-        if (un->frame.tag != op->tag)
-            continue;
-        if (peer->messages.un == un) { /* half of it is here */
-            op->peer = from;
-            if (check_fit(p, op, &un->frame) < 0)
-                return true;
-            if (op->len)
-                memcpy(op->buf, un->data, un->have);
-            peer->messages.un = NULL;
-            peer->messages.op = op;
-            op->state = P2P_FILLING;
-            p2p_set_active(p, from);
-        } else {
-            op->peer = from;
-            if (check_fit(p, op, &un->frame) < 0)
-                return true;
-            if (un->frame.kind == P2P_RTS) {
-                accept_offer(p, op, &un->frame);
-            } else {
-                if (op->len)
-                    memcpy(op->buf, un->data, op->len);
-                p2p_done(p, op);
-            }
-        }
-        count_taken(peer, &un->frame, op->len);
-        *at = un->next;
-        if (peer->kept_tail == &un->next)
-            peer->kept_tail = at;
-        peer->kept_bytes -= un->frame.kind == P2P_EAGER ? op->len : 0;
+    int first = op->any ? 0 : op->peer, last = op->any ? p->comm->size - 1 : op->peer;
+    struct p2p_unexpected **best = NULL, **at;
+    for (int r = first; r <= last; r++) {
+        for (at = &p->peers[r].kept; *at && !fits_tag(op, (*at)->frame.tag); at = &(*at)->next)
+            ;
+        if (*at && (!best || (*at)->arrival < (*best)->arrival))
+            best = at;
+    }
+    return best;
+}
+
+static struct p2p_unexpected *take_kept(struct p2p *p, struct p2p_unexpected **at)
+{
+    struct p2p_unexpected *un = *at;
+    struct p2p_peer *peer = &p->peers[un->from];
+    *at = un->next;
+    if (peer->kept_tail == &un->next)
+        peer->kept_tail = at;
+    return un;
+}
+
+/* The receive gets it; at most half of it may be here. */
+static void receive(struct p2p *p, struct p2p_op *op, struct p2p_unexpected *un)
+{
+    struct p2p_peer *peer = &p->peers[un->from];
+    bool eager = un->frame.kind == P2P_EAGER, half = peer->messages.un == un;
+    op->peer = un->from;
+    peer->kept_bytes -= eager ? un->len : 0;
+    if (half)
+        peer->messages.un = NULL;
+    if (check_fit(p, op, &un->frame) < 0) {
         free(un);
-        return true;
+        return;
     }
-    return false;
-}
-
-/* --------------------------------------------------------------------------- sending to oneself */
-
-static bool match_self_send(struct p2p *p, struct p2p_op *op)
-{
-    struct p2p_op *r = take_posted(p, p->comm->rank, op->tag);
-    if (!r)
-        return false;
-    struct p2p_frame f = {.dtype = op->dtype, .count = op->count, .id = op->seq};
-    if (check_fit(p, r, &f) == 0) {
-        if (r->len)
-            memcpy(r->buf, op->buf, r->len);
-        p2p_done(p, r);
-        p2p_done(p, op);
+    count_taken(peer, &un->frame, op->len);
+    if (eager && un->have)
+        memcpy(op->buf, un->data, un->have);
+    if (half) { /* the rest goes there, too */
+        peer->messages.op = op;
+        op->state = P2P_FILLING;
+        p2p_set_active(p, un->from);
+    } else if (eager) {
+        p2p_received(p, op, &un->frame);
     } else {
-        p2p_queue_put(&p->peers[p->comm->rank].offered, op);
+        accept_offer(p, op, &un->frame);
     }
-    return true;
+    free(un);
 }
 
-static bool match_self_recv(struct p2p *p, struct p2p_op *r)
+/* The probe has found it. */
+static void show(struct p2p *p, struct p2p_op *op, struct p2p_unexpected **at)
 {
-    struct p2p_queue *q = &p->peers[p->comm->rank].offered;
-    for (struct p2p_op **at = &q->head; *at; at = &(*at)->next) {
-        struct p2p_op *op = *at;
-        if (op->tag != r->tag)
-            continue;
-        struct p2p_frame f = {.dtype = op->dtype, .count = op->count, .id = op->seq};
-        r->peer = p->comm->rank;
-        p2p_queue_remove(q, at);
-        if (check_fit(p, r, &f) == 0) {
-            if (r->len)
-                memcpy(r->buf, op->buf, r->len);
-            p2p_done(p, op);
-            p2p_done(p, r);
-        } else {
-            p2p_queue_put(q, op);
-        }
-        return true;
+    struct p2p_unexpected *un = *at;
+    op->peer = un->from;
+    op->tag = un->frame.tag;
+    op->dtype = un->frame.dtype;
+    op->count = un->frame.count;
+    op->elem = dtype_get(op->dtype)->size;
+    op->len = op->count * op->elem;
+    if (op->claims) {
+        take_kept(p, at);
+        un->next = p->claimed;
+        op->claimed = p->claimed = un;
     }
-    return false;
+    p2p_done(p, op);
+}
+
+struct p2p_unexpected *p2p_keep(struct p2p *p, int rank, const struct p2p_frame *f, size_t len)
+{
+    struct p2p_peer *peer = &p->peers[rank];
+    struct p2p_unexpected *un = NULL, **at = peer->kept_tail;
+    struct err e = ERR_INIT;
+    if (peer->kept_bytes + len <= UNEXPECTED_BYTES)
+        un = malloc(sizeof(*un) + len);
+    if (!un) {
+        err_set(&e, -ENOMEM, "no memory for messages that are not received");
+        p2p_fail(p, -ENOBUFS, rank, NULL, &e);
+        return NULL;
+    }
+    *un = (struct p2p_unexpected){.from = rank, .arrival = p->arrivals++, .frame = *f, .len = len};
+    *at = un;
+    peer->kept_tail = &un->next;
+    peer->kept_bytes += len;
+    for (struct p2p_op **probe = &p->posted.head; *probe && *at == un;) {
+        struct p2p_op *op = *probe;
+        if (!op->probes || !match_fits(op, rank, f->tag)) {
+            probe = &op->next;
+            continue;
+        }
+        p2p_unpost(p, probe);
+        show(p, op, at);
+    }
+    return un;
 }
 
 /* -------------------------------------------------------------------------------------- posting */
@@ -183,43 +249,72 @@ static bool goes_at_once(const struct p2p *p, const struct p2p_op *op)
     struct p2p_peer *peer = &p->peers[op->peer];
     if (op->len <= P2P_EAGER_BYTES)
         return true;
-    if (!p2p_has_one_stream(p, op->peer) || op->len > P2P_AHEAD_MOST ||
+    if (op->sync || !p2p_has_one_stream(p, op->peer) || op->len > P2P_AHEAD_MOST ||
         peer->ahead - peer->heard + op->len > P2P_WINDOW_BYTES)
         return false;
     peer->ahead += op->len;
     return true;
 }
 
+static void send_to_oneself(struct p2p *p, struct p2p_op *op)
+{
+    struct p2p_op *receive;
+    struct p2p_frame f = op->frame; /* the operation may be done, and gone, when this is matched */
+    op->state = P2P_OFFERED;
+    p2p_queue_put(&p->peers[p->comm->rank].offered, op);
+    if (p2p_match(p, p->comm->rank, &f, &receive) == 0 && !receive)
+        p2p_keep(p, p->comm->rank, &f, 0);
+}
+
 void p2p_post_send(struct p2p *p, struct p2p_op *op)
 {
     struct p2p_peer *peer = &p->peers[op->peer];
-    if (op->peer == p->comm->rank) {
-        op->state = P2P_OFFERED;
-        if (!match_self_send(p, op))
-            p2p_queue_put(&peer->offered, op);
-        return;
-    }
-    bool eager = goes_at_once(p, op);
+    bool own = op->peer == p->comm->rank, eager = !own && goes_at_once(p, op);
     op->state = P2P_QUEUED;
     op->frame = (struct p2p_frame){.kind = eager ? P2P_EAGER : P2P_RTS,
                                    .dtype = op->dtype,
+                                   .flags = op->sync ? P2P_SYNC : 0,
                                    .tag = op->tag,
                                    .count = op->count,
                                    .id = ++peer->next_id,
                                    .addr = (uintptr_t)op->buf};
     op->moved = 0;
     op->with_data = eager;
+    if (own) {
+        send_to_oneself(p, op);
+        return;
+    }
     p2p_queue_put(&peer->out, op);
     p2p_set_active(p, op->peer);
+}
+
+/* For the receive of what a probe has claimed. */
+static void receive_claimed(struct p2p *p, struct p2p_op *op)
+{
+    struct p2p_unexpected **at = &p->claimed, *un = op->claimed;
+    while (*at != un)
+        at = &(*at)->next;
+    *at = un->next;
+    op->claimed = NULL;
+    op->message->matched = NULL;
+    receive(p, op, un);
 }
 
 void p2p_post_recv(struct p2p *p, struct p2p_op *op)
 {
     int first = op->any ? 0 : op->peer, last = op->any ? p->comm->size - 1 : op->peer;
+    struct p2p_unexpected **at;
     op->state = P2P_POSTED;
-    for (int r = first; r <= last; r++) {
-        if (r == p->comm->rank ? match_self_recv(p, op) : match_kept(p, op, r))
-            return;
+    if (op->claimed) {
+        receive_claimed(p, op);
+        return;
+    }
+    if ((at = find_kept(p, op))) {
+        if (op->probes)
+            show(p, op, at);
+        else
+            receive(p, op, take_kept(p, at));
+        return;
     }
     if (op->any)
         p->any++;

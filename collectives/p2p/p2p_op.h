@@ -1,4 +1,4 @@
-/* p2p_op.h: one send or receive, and the header of its message. */
+/* p2p_op.h: one send, receive or probe, and the header of its message. */
 #ifndef COLLECTIVES_P2P_P2P_OP_H
 #define COLLECTIVES_P2P_P2P_OP_H
 
@@ -7,14 +7,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct dlcoll_message;
 struct dlcoll_work;
+struct p2p_unexpected;
 
 enum { P2P_ANY = -1 };
 enum { P2P_TAG_BARRIER = INT32_MIN }; /* of the library's own; the program's are >= 0 */
 
+enum { P2P_SYNC = 1 }; /* a flag of a message: whoever has received it says so */
+
 struct p2p_frame {
     uint8_t kind, dtype;
-    uint16_t unused;
+    uint16_t flags;
     int32_t tag;
     uint64_t count;
     uint64_t id; /* of the message, among those from its sender to its receiver */
@@ -36,11 +40,18 @@ struct p2p_op {
     enum p2p_state state;
     bool is_send, any, optional;
     int peer; /* of the communicator; of an `any` receive once it is matched */
-    int tag;
+    int tag;  /* likewise of an `any_tag` one */
     uint8_t dtype;
-    size_t count, len; /* elements, bytes */
+    bool any_tag, upto, sync; /* upto: the message may be shorter */
+    bool probes, claims;      /* it only looks; it keeps what it finds for a receive */
+    bool plain;               /* a send or receive with none of these */
+    size_t count, len; /* elements, bytes; of an `upto` receive the message's once it is matched */
     uint8_t *buf;
-    int *from; /* the caller's, for an `any` receive; NULL: not asked for */
+    size_t elem; /* bytes of the caller's element, for `message` */
+    /* The caller's; NULL: not asked for. */
+    int *from;
+    struct dlcoll_message *message;
+    struct p2p_unexpected *claimed; /* by a probe, and of the receive that it is for */
     uint64_t deadline_ns;
     uint64_t accepted_ns; /* a large receive: when it was matched */
     uint64_t seq, record;

@@ -1,6 +1,5 @@
 /* p2p_pair.c: what goes over the streams to and from one peer. */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "collectives/api/comm.h"
@@ -12,21 +11,8 @@
 #include "core/clock.h"
 
 enum {
-    UNEXPECTED_BYTES = 1 << 30, /* kept of one peer's messages that nobody has asked for */
     IO_BYTES = 1024 * 1024,
 };
-
-static struct p2p_op *pair_find(struct p2p_queue *q, uint64_t id)
-{
-    for (struct p2p_op **at = &q->head; *at; at = &(*at)->next) {
-        struct p2p_op *op = *at;
-        if (op->frame.id == id) {
-            p2p_queue_remove(q, at);
-            return op;
-        }
-    }
-    return NULL;
-}
 
 /* Bytes of a frame before the message that is with it. */
 static size_t head_len(const struct p2p *p, int rank, size_t len)
@@ -35,26 +21,6 @@ static size_t head_len(const struct p2p *p, int rank, size_t len)
 }
 
 /* -------------------------------------------------------------------------------------- reading */
-
-static struct p2p_unexpected *keep(struct p2p *p, struct p2p_peer *peer, const struct p2p_frame *f,
-                                   size_t len, struct err *e)
-{
-    struct p2p_unexpected *un = NULL;
-    if (peer->kept_bytes + len <= UNEXPECTED_BYTES)
-        un = malloc(sizeof(*un) + len);
-    if (!un) {
-        err_set(e, -ENOMEM, "no memory for messages that are not received");
-        p2p_fail(p, -ENOBUFS, (int)(peer - p->peers), NULL, e);
-        return NULL;
-    }
-    un->frame = *f;
-    un->have = 0;
-    un->next = NULL;
-    *peer->kept_tail = un;
-    peer->kept_tail = &un->next;
-    peer->kept_bytes += len;
-    return un;
-}
 
 static int pair_refuse(struct p2p *p, int rank, struct err *e)
 {
@@ -80,7 +46,7 @@ static int begin_message(struct p2p *p, int rank, struct p2p_reading *in, struct
     if (op) {
         in->op = f->kind == P2P_EAGER ? op : NULL;
     } else {
-        struct p2p_unexpected *un = keep(p, &p->peers[rank], f, in->len, e);
+        struct p2p_unexpected *un = p2p_keep(p, rank, f, in->len);
         if (!un)
             return p->failed;
         in->un = f->kind == P2P_EAGER ? un : NULL;
@@ -91,7 +57,7 @@ static int begin_message(struct p2p *p, int rank, struct p2p_reading *in, struct
 /* The data that a receive has asked for. */
 static int begin_data(struct p2p *p, int rank, struct p2p_reading *in, struct err *e)
 {
-    in->op = pair_find(&p->peers[rank].accepted, in->frame.id);
+    in->op = p2p_queue_find(&p->peers[rank].accepted, in->frame.id);
     if (!in->op)
         return pair_refuse(p, rank, e);
     in->op->state = P2P_FILLING;
@@ -103,7 +69,7 @@ static int begin_data(struct p2p *p, int rank, struct p2p_reading *in, struct er
 static int hear_reply(struct p2p *p, int rank, const struct p2p_frame *f, struct err *e)
 {
     struct p2p_peer *peer = &p->peers[rank];
-    struct p2p_op *op = pair_find(&peer->offered, f->id);
+    struct p2p_op *op = p2p_queue_find(&peer->offered, f->id);
     if (!op)
         return pair_refuse(p, rank, e);
     if (f->kind == P2P_FETCHED) {
@@ -154,7 +120,7 @@ static void end_frame(struct p2p *p, struct p2p_reading *in, bool staged)
                   op->len);
     }
     if (op)
-        p2p_done(p, op);
+        p2p_received(p, op, &in->frame);
     in->op = NULL;
     in->un = NULL;
     in->have = 0;
@@ -290,7 +256,7 @@ static void end_head(struct p2p *p, struct p2p_peer *peer, struct p2p_queue *q)
         p2p_done(p, op);
     } else if (!op->is_send) {
         p2p_queue_put(&peer->accepted, op);
-    } else if (op->with_data) {
+    } else if (op->with_data && !(op->sync && op->frame.kind == P2P_EAGER)) {
         p2p_done(p, op);
     } else {
         op->state = P2P_OFFERED;

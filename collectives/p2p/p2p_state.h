@@ -22,11 +22,14 @@ enum {
 
 enum p2p_frame_kind { P2P_EAGER = 1, P2P_RTS, P2P_CTS, P2P_DATA, P2P_FETCHED };
 
-/* A message that has arrived before its receive. */
+/* A message that has arrived before its receive; one of this rank's own, whose send is `offered`.
+ */
 struct p2p_unexpected {
     struct p2p_unexpected *next;
+    int from;
+    uint64_t arrival; /* in what order they have come */
     struct p2p_frame frame;
-    size_t have;
+    size_t have, len; /* bytes of data: that have come, in all */
     uint8_t data[];
 };
 
@@ -57,7 +60,7 @@ struct p2p_peer {
     struct transport *t;       /* the transport to it */
     int in;                    /* the stream of its messages, and of our answers to them */
     struct p2p_queue out;      /* frames to be written on the stream to it */
-    struct p2p_queue offered;  /* sends that wait for CTS or FETCHED */
+    struct p2p_queue offered;  /* sends that wait for CTS or FETCHED; to oneself, for the receive */
     struct p2p_queue in_reply; /* receives whose CTS or FETCHED is to be written */
     struct p2p_queue accepted; /* receives that wait for DATA */
     struct p2p_unexpected *kept, **kept_tail;
@@ -67,7 +70,7 @@ struct p2p_peer {
     /* Bytes of messages up to the eager limit since the beginning: sent without asking; of these,
      * matched as the peer reports; and of the peer's messages, matched here. */
     uint64_t ahead, heard, taken;
-    int posted;        /* receives from this peer */
+    int posted;        /* receives and probes of this peer */
     bool active, deaf; /* in p->active; its stream has ended while nothing was expected */
 };
 
@@ -83,8 +86,10 @@ struct p2p {
     /* Measured times of large messages within the node: staged in the rings, or fetched. */
     struct cost costs[COST_SIZES];
     struct cost_turn turns[COST_SIZES];
-    struct p2p_queue posted; /* receives, in the order of their calls */
-    int any;                 /* posted for any rank */
+    struct p2p_queue posted;        /* receives and probes, in the order of their calls */
+    int any;                        /* posted for any rank */
+    struct p2p_unexpected *claimed; /* found by probes that keep them for a receive */
+    uint64_t arrivals;
     _Atomic int under_way;
     _Atomic int waiters; /* threads that progress the operations */
     bool stopped;
@@ -126,6 +131,19 @@ static inline struct p2p_op *p2p_queue_take(struct p2p_queue *q)
     return op;
 }
 
+/* The one of that id; taken off the list. */
+static inline struct p2p_op *p2p_queue_find(struct p2p_queue *q, uint64_t id)
+{
+    for (struct p2p_op **at = &q->head; *at; at = &(*at)->next) {
+        struct p2p_op *op = *at;
+        if (op->frame.id == id) {
+            p2p_queue_remove(q, at);
+            return op;
+        }
+    }
+    return NULL;
+}
+
 /* Over TCP, messages and answers share a connection, and acknowledgements of one direction travel
  * with the data of the other; shared memory has a pair of rings for each rank's messages and their
  * answers. This rank's messages go on stream `rank`. */
@@ -154,6 +172,13 @@ void p2p_post_recv(struct p2p *p, struct p2p_op *op);
 /* A message's frame has arrived: *op is its receive, to which a large message may already have been
  * offered; NULL: there is none yet. 0 or negative. */
 int p2p_match(struct p2p *p, int rank, const struct p2p_frame *f, struct p2p_op **op);
+/* Keeps a message that has none, with room for len bytes, and shows it to the probes that wait for
+ * it. NULL: the communicator fails. */
+struct p2p_unexpected *p2p_keep(struct p2p *p, int rank, const struct p2p_frame *f, size_t len);
+/* A message that was sent without asking is all here. */
+void p2p_received(struct p2p *p, struct p2p_op *op, const struct p2p_frame *f);
+/* Takes a receive or probe that nothing has matched off the list. */
+void p2p_unpost(struct p2p *p, struct p2p_op **at);
 
 /* ----------------------------------------------------------------------------------- p2p_pair.c */
 

@@ -248,6 +248,48 @@ static void lists(dlcoll::comm &world)
     }
 }
 
+/* Messages of unknown length, from anybody. */
+static void unknown_lengths(dlcoll::comm &world)
+{
+    const int n = world.size(), me = world.rank(), next = (me + 1) % n, last = (me + n - 1) % n;
+    const auto any = world.tagged(DLCOLL_ANY_TAG);
+    std::vector<int> x(static_cast<std::size_t>(me + 2), me), y(20, -1);
+    NEED(!any.iprobe(DLCOLL_ANY_SOURCE) && !any.improbe(last));
+    world.barrier();
+    dlcoll_opts opts = DLCOLL_OPTS_INIT;
+    opts.tag = 7;
+    opts.flags = DLCOLL_SYNCHRONOUS;
+    dlcoll::work sent = world.async(opts).send(x, next);
+    NEED(any.probe(DLCOLL_ANY_SOURCE).count == static_cast<std::size_t>(last + 2));
+    dlcoll_message m = any.recv_upto(y, DLCOLL_ANY_SOURCE);
+    NEED(m.source == last && m.tag == 7 && m.count == static_cast<std::size_t>(last + 2));
+    NEED(y[m.count - 1] == last && y[m.count] == -1);
+    sent.wait();
+
+    sent = world.async().send(x, next);
+    m = any.mprobe(last);
+    NEED(m.matched && !any.improbe(DLCOLL_ANY_SOURCE));
+    world.mrecv(y, m);
+    NEED(!m.matched && m.tag == 0);
+    sent.wait();
+    world.barrier();
+
+    dlcoll::work w = world.async().recv_upto(y, last, &m);
+    NEED(w.cancel() && failure([&] { w.wait(); }).code == DLCOLL_ECANCELED && !w.cancel());
+    world.barrier();
+    w = world.async().recv_upto(y, last, &m);
+    sent = world.async().send(x, next);
+    w.wait();
+    sent.wait();
+    NEED(m.count == static_cast<std::size_t>(last + 2) && !w.cancel());
+    if (n > 1 && me < n / 2 * 2) {
+        if (me % 2)
+            world.recv(dlcoll::span(y.data(), 1), me - 1);
+        else
+            world.synchronous().send(dlcoll::span(x.data(), 1), me + 1);
+    }
+}
+
 /* The second of two receives completes first. */
 static void many_handles(dlcoll::comm &world)
 {
@@ -437,6 +479,7 @@ int main()
     data(world);
     uneven(world);
     lists(world);
+    unknown_lengths(world);
     handles(world);
     many_handles(world);
     missing(world);

@@ -29,6 +29,8 @@ const char *const coll_op_names[COLL_OPS] = {
     [COLL_SEND] = "send",
     [COLL_BATCH] = "batch",
     [COLL_RECV_ANY] = "recv_any",
+    [COLL_PROBE] = "probe",
+    [COLL_SYNCHRONOUS] = "synchronous",
     [COLL_COALESCED] = "coalesced",
     [COLL_ASYNC] = "async",
     [COLL_MONITORED_BARRIER] = "monitored_barrier",
@@ -69,15 +71,17 @@ void coll_buffers_free(struct coll_buffers *b)
 
 /* ------------------------------------------------------------------------------------- messages */
 
-static int to_the_right(dlcoll_comm *c, const struct coll_buffers *b)
+static int to_the_right(dlcoll_comm *c, const struct coll_buffers *b, size_t count, uint32_t flags)
 {
+    dlcoll_opts opts = DLCOLL_OPTS_INIT;
+    opts.flags = flags;
     int rank = dlcoll_rank(c), size = dlcoll_size(c);
     int right = (rank + 1) % size, left = (rank + size - 1) % size;
-    int r = rank % 2 ? 0 : dlcoll_send(b->x, b->count, DLCOLL_I32, right, c, NULL, NULL);
+    int r = rank % 2 ? 0 : dlcoll_send(b->x, count, DLCOLL_I32, right, c, &opts, NULL);
     if (r == 0)
-        r = dlcoll_recv(b->y, b->count, DLCOLL_I32, left, c, NULL, NULL);
+        r = dlcoll_recv(b->y, count, DLCOLL_I32, left, c, NULL, NULL);
     if (r == 0 && rank % 2)
-        r = dlcoll_send(b->x, b->count, DLCOLL_I32, right, c, NULL, NULL);
+        r = dlcoll_send(b->x, count, DLCOLL_I32, right, c, &opts, NULL);
     return r;
 }
 
@@ -90,12 +94,26 @@ static int to_the_right_at_once(dlcoll_comm *c, const struct coll_buffers *b)
     return dlcoll_batch(list, 2, c, NULL, NULL);
 }
 
+/* Claims a message, or finds it and receives that one. */
+static int probed(dlcoll_comm *c, int32_t *x, bool claims)
+{
+    dlcoll_message m = DLCOLL_MESSAGE_INIT;
+    dlcoll_opts any = DLCOLL_OPTS_INIT;
+    any.tag = DLCOLL_ANY_TAG;
+    int r = claims ? dlcoll_mprobe(DLCOLL_ANY_SOURCE, &m, c, &any)
+                   : dlcoll_probe(DLCOLL_ANY_SOURCE, &m, c, &any);
+    if (r == 0)
+        r = claims ? dlcoll_mrecv(x, 100, DLCOLL_I32, &m, c, NULL, NULL)
+                   : dlcoll_recv_upto(x, 200, DLCOLL_I32, m.source, NULL, c, &any, NULL);
+    return r;
+}
+
 /* Everybody sends to rank 0 and waits for its word. */
-static int to_anybody(dlcoll_comm *c, int32_t *x)
+static int to_anybody(dlcoll_comm *c, int32_t *x, bool probes)
 {
     int r = 0;
     for (int i = 1; i < dlcoll_size(c) && dlcoll_rank(c) == 0 && r == 0; i++)
-        r = dlcoll_recv_any(x, 100, DLCOLL_I32, NULL, c, NULL, NULL);
+        r = probes ? probed(c, x, i % 2) : dlcoll_recv_any(x, 100, DLCOLL_I32, NULL, c, NULL, NULL);
     for (int i = 1; i < dlcoll_size(c) && dlcoll_rank(c) == 0 && r == 0; i++)
         r = dlcoll_send(x, 1, DLCOLL_I32, i, c, NULL, NULL);
     if (dlcoll_rank(c) != 0)
@@ -271,9 +289,10 @@ static int started(dlcoll_comm *c, const struct coll_buffers *b)
 
 static int with_messages(enum coll_op op, dlcoll_comm *c, const struct coll_buffers *b)
 {
-    return op == COLL_SEND    ? to_the_right(c, b)
-           : op == COLL_BATCH ? to_the_right_at_once(c, b)
-                              : to_anybody(c, b->x);
+    return op == COLL_SEND          ? to_the_right(c, b, b->count, 0)
+           : op == COLL_SYNCHRONOUS ? to_the_right(c, b, 2, DLCOLL_SYNCHRONOUS)
+           : op == COLL_BATCH       ? to_the_right_at_once(c, b)
+                                    : to_anybody(c, b->x, op == COLL_PROBE);
 }
 
 int coll_op_call(enum coll_op op, dlcoll_comm *c, const struct coll_buffers *b, int turn)
@@ -322,6 +341,8 @@ int coll_op_call(enum coll_op op, dlcoll_comm *c, const struct coll_buffers *b, 
     case COLL_SEND:
     case COLL_BATCH:
     case COLL_RECV_ANY:
+    case COLL_PROBE:
+    case COLL_SYNCHRONOUS:
         return with_messages(op, c, b);
     case COLL_COALESCED:
         return dlcoll_all_reduce_coalesced(spans, 3, DLCOLL_I32, DLCOLL_MAX, c, NULL, NULL);

@@ -39,6 +39,8 @@ enum coll_op {
     COLL_SEND,
     COLL_BATCH,
     COLL_RECV_ANY,
+    COLL_PROBE,
+    COLL_SYNCHRONOUS,
     COLL_COALESCED,
     COLL_ASYNC,
     COLL_SELDOM, /* from here on they are not made for loops, and allocate */

@@ -7,6 +7,37 @@ import numpy as np
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "collectives", "python"))
 from dlcoll import Comm, Error, Reduction, located  # noqa: E402
 
+
+def unknown_lengths(world):
+    n, me = world.size, world.rank
+    right, left = (me + 1) % n, (me - 1) % n
+    x, y = np.full(me + 3, me), np.full(50, -1)
+    world.barrier()
+    assert world.probe(wait=False) is None and world.mprobe(left, wait=False) is None
+    world.barrier()
+    sent = world.send(x, right, tag=4, wait=False, synchronous=True)
+    found = world.probe()
+    assert (found.source, found.tag, found.count, found.bytes) == (left, 4, left + 3, 8 * (left + 3)), found
+    got = world.recv_upto(y, left)
+    assert got.count == left + 3 and y[got.count - 1] == left and y[got.count] == -1, got
+    sent.wait()
+    sent = world.send(x, right, wait=False)
+    message = world.mprobe(left)
+    assert world.probe(wait=False) is None
+    work = world.mrecv(y, message, wait=False)
+    assert work.wait() and work.message.count == left + 3
+    sent.wait()
+    world.barrier()
+    work = world.recv_upto(y, wait=False)
+    assert work.cancel() and not work.cancel()
+    try:
+        work.wait()
+        raise AssertionError("it was cancelled")
+    except Error as e:
+        assert e.code == -12, e
+    world.barrier()
+
+
 def main():
     with Comm() as world:
         n, me = world.size, world.rank
@@ -68,6 +99,8 @@ def main():
         if n > 1:
             there = world.send(np.array([me]), (me + 1) % n, wait=False)
             assert world.recv(np.empty(1, int), (me - 1) % n)[0] == (me - 1) % n
+            there.wait()
+            unknown_lengths(world)
             assert there.wait()
         x = np.ones(100, np.float32)
         work = world.all_reduce(x, "avg", wait=False)

@@ -211,10 +211,12 @@ static void leave_in_the_middle(dlcoll_comm *comm, void *arg)
 {
     static int32_t never;
     dlcoll_error e = DLCOLL_ERROR_INIT;
+    dlcoll_opts opts = DLCOLL_OPTS_INIT;
     dlcoll_work *work;
     (void)arg;
+    opts.flags = DLCOLL_SYNCHRONOUS;
     if (dlcoll_rank(comm) == 1) {
-        THREAD_OK(dlcoll_recv(&never, 1, DLCOLL_I32, 0, comm, NULL, &work));
+        THREAD_OK(dlcoll_send(&never, 1, DLCOLL_I32, 0, comm, &opts, &work));
         dlcoll_work_free(work);
         return;
     }

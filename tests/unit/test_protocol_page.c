@@ -676,7 +676,7 @@ START_TEST(data_connections)
     UNSIGNED(hello, socket), UNSIGNED(hello, unused);
     UNSIGNED(op_signature, kind), UNSIGNED(op_signature, dtype), UNSIGNED(op_signature, op),
         UNSIGNED(op_signature, settings), SIGNED(op_signature, root), UNSIGNED(op_signature, count);
-    UNSIGNED(p2p_frame, kind), UNSIGNED(p2p_frame, dtype), UNSIGNED(p2p_frame, unused),
+    UNSIGNED(p2p_frame, kind), UNSIGNED(p2p_frame, dtype), UNSIGNED(p2p_frame, flags),
         SIGNED(p2p_frame, tag);
     UNSIGNED(p2p_frame, count), UNSIGNED(p2p_frame, id), UNSIGNED(p2p_frame, taken);
     expect(path, text, test_text("a hello of %zu bytes in each direction", text_of_hello.end));

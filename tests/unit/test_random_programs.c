@@ -78,6 +78,7 @@ enum {
     NEIGHBOR_TO_ALL,
     RING,
     PAIRS,
+    TO_ANY,
     BARRIER,
     KINDS
 };
@@ -103,6 +104,7 @@ static const char *const g_kinds[KINDS] = {"all_reduce",
                                            "neighbor_all_to_all",
                                            "ring",
                                            "pairs",
+                                           "to_any",
                                            "barrier"};
 
 static const struct {
@@ -482,6 +484,82 @@ static int begin_messages(struct step *s, dlcoll_work **w)
     return dlcoll_batch(list, 2, s->g->comm, NULL, w);
 }
 
+/* To one rank, which receives them in its own way: from any rank, of any length, probed, claimed. A
+ * tag of the step's own keeps them apart from others. */
+static int32_t tag_of_step(const struct step *s)
+{
+    return (int32_t)(1000 + draw(s->key, 11) % 1000000000);
+}
+
+static void place(struct step *s, const dlcoll_message *m, size_t count, const uint8_t *in)
+{
+    size_t n = s->counts[0][m->source];
+    if (m->tag != tag_of_step(s) || m->count != n || m->bytes != n * s->size || count < n ||
+        s->counts[1][m->source]++)
+        wrong(s, "another message", (size_t)m->source);
+    memcpy(s->recv + before(s->counts[0], m->source) * s->size, in, n * s->size);
+}
+
+static int receive_all(struct step *s)
+{
+    dlcoll_comm *c = s->g->comm;
+    uint8_t *in = xcalloc(s->count + 1, s->size);
+    int r = 0;
+    for (int i = 0; i < s->g->n && r == 0; i++) {
+        uint64_t d = draw(s->key, 8000 + (uint64_t)i);
+        dlcoll_message m = DLCOLL_MESSAGE_INIT, got = DLCOLL_MESSAGE_INIT;
+        dlcoll_work *never = NULL;
+        int from = DLCOLL_ANY_SOURCE;
+        dlcoll_opts o = s->opts, none = s->opts;
+        none.tag = INT32_MAX; /* nobody sends it */
+        if (d / 4 % 4 == 0 && dlcoll_recv_upto(in, 0, DLCOLL_U8, from, NULL, c, &none, &never) != 0)
+            wrong(s, why(c), 0);
+        while (d % 4 && (r = d % 4 == 1   ? dlcoll_probe(from, &m, c, &o)
+                             : d % 4 == 2 ? dlcoll_mprobe(from, &m, c, &o)
+                                          : dlcoll_iprobe(from, &m, c, &o)) == DLCOLL_INPROGRESS)
+            ;
+        if (r == 0 && d % 4 == 2) {
+            got = m;
+            r = dlcoll_mrecv(in, s->count, s->dtype, &got, c, NULL, NULL);
+        } else if (r == 0) {
+            r = dlcoll_recv_upto(in, s->count, s->dtype, d % 4 ? m.source : from, &got, c, &o,
+                                 NULL);
+        }
+        if (r == 0 && d % 4 && (m.source != got.source || m.bytes != got.bytes))
+            wrong(s, "not the message that was probed", (size_t)got.source);
+        if (r == 0)
+            place(s, &got, s->count, in);
+        if (never && (dlcoll_cancel(never) != 0 || dlcoll_wait(never) != DLCOLL_ECANCELED))
+            wrong(s, "a receive is not cancelled", 0);
+        dlcoll_work_free(never);
+    }
+    free(in);
+    return r;
+}
+
+static int begin_to_any(struct step *s, dlcoll_work **w)
+{
+    int n = s->g->n, me = s->g->me, r;
+    dlcoll_work *work = NULL;
+    for (int i = 0; i < n; i++)
+        s->counts[0][i] = part(s, i, s->root);
+    size_t own = s->counts[0][me], all = before(s->counts[0], n);
+    allocate(s, own, all);
+    fill(s, s->send, me, 0, own);
+    s->opts.tag = tag_of_step(s);
+    s->opts.flags = draw(s->key, 300 + (uint64_t)me) % 3 ? 0 : DLCOLL_SYNCHRONOUS;
+    if (me != s->root)
+        return dlcoll_send(s->send, own, s->dtype, s->root, s->g->comm, &s->opts, w);
+    r = dlcoll_send(s->send, own, s->dtype, s->root, s->g->comm, &s->opts, &work);
+    s->opts.flags = 0;
+    if (r == 0)
+        r = receive_all(s);
+    if (r == 0)
+        r = dlcoll_wait(work);
+    dlcoll_work_free(work);
+    return r;
+}
+
 static int begin(struct step *s, dlcoll_work **w)
 {
     switch (s->kind) {
@@ -501,6 +579,8 @@ static int begin(struct step *s, dlcoll_work **w)
     case RING:
     case PAIRS:
         return begin_messages(s, w);
+    case TO_ANY:
+        return begin_to_any(s, w);
     case BARRIER:
         return dlcoll_barrier(s->g->comm, NULL, w);
     default:
@@ -537,6 +617,10 @@ static void check(const struct step *s)
     case RING:
     case PAIRS:
         expect(s, 0, s->edges[0], 0, s->count);
+        break;
+    case TO_ANY:
+        for (int i = 0; i < s->g->n && me == s->root; i++)
+            expect(s, before(s->counts[0], i), i, 0, s->counts[0][i]);
         break;
     case BARRIER:
         break;
@@ -580,7 +664,7 @@ static void one_step(struct group *g, uint64_t key)
     if (by_handle && s->kind < RING && draw(key, 70 + (uint64_t)g->me) % 4 == 0)
         s->opts.flags = DLCOLL_PERSISTENT;
     int code = begin(s, by_handle ? &s->work : NULL);
-    if (code == 0 && s->opts.flags)
+    if (code == 0 && s->opts.flags & DLCOLL_PERSISTENT)
         code = dlcoll_start(s->work);
     if (code != 0 || !s->work) {
         finish(s, code);

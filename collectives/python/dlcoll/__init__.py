@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from ._lib import Error
 
 if TYPE_CHECKING:
-    from .arrays import Comm, Reduction, Work, located
+    from .arrays import ANY, Comm, Message, Reduction, Work, located
 
-__all__ = ["Comm", "Error", "Reduction", "Work", "located"]
+__all__ = ["ANY", "Comm", "Error", "Message", "Reduction", "Work", "located"]
 
 
 def __getattr__(name: str):
     """numpy is imported with the first use of what needs it: dlcoll.torch works without numpy."""
-    if name in ("Comm", "Reduction", "Work", "located"):
+    if name in __all__:
         from . import arrays
 
         return getattr(arrays, name)

@@ -5,7 +5,8 @@ import sys
 from ctypes import c_char, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 IN_PROGRESS = 1
-ETIMEDOUT = -5
+ESTATE, ETIMEDOUT = -2, -5
+PERSISTENT, SYNCHRONOUS = 1, 2
 OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4, "band": 32, "bor": 33, "bxor": 34, "land": 35, "lor": 36,
        "lxor": 37, "minloc": 38, "maxloc": 39}
 
@@ -74,6 +75,13 @@ class Bytes(ctypes.Structure):
     """struct dlcoll_bytes."""
 
     _fields_ = [("data", c_void_p), ("len", c_size_t)]
+
+
+class MessageInfo(ctypes.Structure):
+    """struct dlcoll_message."""
+
+    _fields_ = [("size", c_size_t), ("version", c_uint32), ("source", c_int32), ("tag", c_int32), ("dtype", c_int32),
+                ("count", c_size_t), ("bytes", c_size_t), ("matched", c_void_p)]
 
 
 class Error(Exception):

@@ -13,7 +13,8 @@ from typing import Any, List, Optional, Sequence, Union
 
 import numpy as np
 
-from ._lib import IN_PROGRESS, OPS, Bytes, Graph, GroupOptions, Layout, Options, check, lib
+from ._lib import (ESTATE, IN_PROGRESS, OPS, PERSISTENT, SYNCHRONOUS, Bytes, Graph, GroupOptions, Layout, MessageInfo,
+                   Options, check, lib)
 
 DTYPES = {"int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7,
           "float64": 8, "bfloat16": 9, "float8_e4m3fn": 10, "float8_e5m2": 11, "int16": 32, "uint16": 33,
@@ -23,6 +24,8 @@ DTYPES = {"int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 
 PAIRS = {("int16", "int32"): 40, ("int32", "int32"): 41, ("int64", "int32"): 42, ("int64", "int64"): 43,
          ("float32", "int32"): 44, ("float64", "int32"): 45, ("float64", "int64"): 46}
 
+
+ANY = -1  # any rank, or any tag
 
 ELEMENT_0, ELEMENT_MAX = 1 << 20, 65536  # complex numbers and structs: only Reductions combine them
 
@@ -114,8 +117,25 @@ def _check_sizes(part: np.ndarray, whole: np.ndarray, parts: int = 1) -> None:
                          f"of {whole.dtype.name}")
 
 
+class Message:
+    """A message that was received or found: `source` (a rank), `tag`, `count` of elements, and `bytes`."""
+
+    def __init__(self):
+        self._info = MessageInfo(ctypes.sizeof(MessageInfo), 1, -1, -1)
+
+    source = property(lambda self: self._info.source)
+    tag = property(lambda self: self._info.tag)
+    count = property(lambda self: self._info.count)
+    bytes = property(lambda self: self._info.bytes)
+
+    def __repr__(self) -> str:
+        return f"Message(source={self.source}, tag={self.tag}, count={self.count}, bytes={self.bytes})"
+
+
 class Work:
     """An operation under way. It keeps its arrays alive; the program must not touch them before wait() is True."""
+
+    message: Optional[Message] = None  #: of recv_upto() and mrecv(), once it is complete
 
     def __init__(self, handle: c_void_p, comm: "Comm", arrays: Sequence[np.ndarray]):
         self._handle, self._comm, self._arrays = handle, comm, arrays
@@ -128,6 +148,11 @@ class Work:
         """True: the operation is complete. False: it did not complete within `seconds` (None: no limit)."""
         ms = -1 if seconds is None else int(seconds * 1000)
         return check(lib.dlcoll_wait_for(self._handle, c_int64(ms)), self._comm._comm) != IN_PROGRESS
+
+    def cancel(self) -> bool:
+        """Cancels a receive: wait() then raises an Error. False: it has a message already."""
+        code = lib.dlcoll_cancel(self._handle)
+        return code != ESTATE and check(code, self._comm._comm) == 0
 
     def __del__(self):
         if self._handle and self._comm._comm:
@@ -179,9 +204,8 @@ class Comm:
     def __exit__(self, kind, value, traceback) -> None:
         self.close(finalize=kind is None)
 
-    def _call(self, function, *args, arrays=(), wait=True, timeout=None, tag=0) -> Optional[Work]:
-        ms = (int(timeout * 1000) or 1) if timeout else 0  # 0: the communicator's timeout
-        options = Options(ctypes.sizeof(Options), 2, tag, ms, flags=self._flags)
+    def _call(self, function, *args, arrays=(), wait=True, timeout=None, tag=0, flags=0) -> Optional[Work]:
+        options = self._options(tag, timeout, self._flags | flags)
         wait = wait and not self._flags
         layouts = [_layout(a) for a in arrays]
         if any(layouts):
@@ -191,10 +215,15 @@ class Comm:
         check(function(*args, self._comm, byref(options), None if wait else byref(work)), self._comm)
         return None if wait else Work(work, self._owner or self, arrays)
 
+    @staticmethod
+    def _options(tag: int, timeout: Optional[float], flags: int = 0) -> Options:
+        ms = (int(timeout * 1000) or 1) if timeout else 0  # 0: the communicator's timeout
+        return Options(ctypes.sizeof(Options), 2, tag, ms, flags=flags)
+
     def persistent(self) -> "Comm":
         """A view of this communicator whose operations only return a Work; its start() begins them, again and again."""
         other = copy.copy(self)
-        other._flags, other._owner = 1, self
+        other._flags, other._owner = PERSISTENT, self
         return other
 
     def _reduce(self, function, x, op, out, wait, timeout, *root):
@@ -363,18 +392,51 @@ class Comm:
                 raise ValueError(f"part {i} is not in the array")
             at += count
 
-    def send(self, x: np.ndarray, peer: int, tag: int = 0, wait: bool = True,
-             timeout: Optional[float] = None) -> Optional[Work]:
-        """Returns when x may be used again."""
+    def send(self, x: np.ndarray, peer: int, tag: int = 0, wait: bool = True, timeout: Optional[float] = None,
+             synchronous: bool = False) -> Optional[Work]:
+        """Returns when x may be used again; synchronous: when the message has been received."""
         return self._call(lib.dlcoll_send, _data(x), c_size_t(x.size), _dtype(x), peer, arrays=(x,), wait=wait,
-                          timeout=timeout, tag=tag)
+                          timeout=timeout, tag=tag, flags=SYNCHRONOUS if synchronous else 0)
 
     def recv(self, x: np.ndarray, peer: int, tag: int = 0, wait: bool = True,
              timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
-        """x = the next message of rank `peer` with this tag. Sizes and types must be equal."""
+        """x = the next message of rank `peer` with this tag; both may be dlcoll.ANY. Sizes and types must be equal."""
         work = self._call(lib.dlcoll_recv, _data(x, True), c_size_t(x.size), _dtype(x), peer, arrays=(x,),
                           wait=wait, timeout=timeout, tag=tag)
         return work or x
+
+    def recv_upto(self, x: np.ndarray, peer: int = ANY, tag: int = ANY, wait: bool = True,
+                  timeout: Optional[float] = None) -> Union[Message, Work]:
+        """The first elements of x = the next message, which may be shorter than x. The Message tells its length; a
+        Work has it as `message` once it is complete."""
+        return self._receive(lib.dlcoll_recv_upto, x, (peer,), Message(), wait, timeout, tag)
+
+    def mrecv(self, x: np.ndarray, message: Message, wait: bool = True,
+              timeout: Optional[float] = None) -> Union[Message, Work]:
+        """As recv_upto: the message that mprobe() has found; once."""
+        return self._receive(lib.dlcoll_mrecv, x, (), message, wait, timeout, 0)
+
+    def _receive(self, function, x, peer, message, wait, timeout, tag):
+        work = self._call(function, _data(x, True), c_size_t(x.size), _dtype(x), *peer, byref(message._info),
+                          arrays=(x,), wait=wait, timeout=timeout, tag=tag)
+        if work:
+            work.message = message
+        return work or message
+
+    def probe(self, peer: int = ANY, tag: int = ANY, wait: bool = True,
+              timeout: Optional[float] = None) -> Optional[Message]:
+        """The message that a receive would get, which is left there; wait=False: None when there is none yet."""
+        return self._probe(lib.dlcoll_probe if wait else lib.dlcoll_iprobe, peer, tag, timeout)
+
+    def mprobe(self, peer: int = ANY, tag: int = ANY, wait: bool = True,
+               timeout: Optional[float] = None) -> Optional[Message]:
+        """As probe, and keeps the message for mrecv()."""
+        return self._probe(lib.dlcoll_mprobe if wait else lib.dlcoll_improbe, peer, tag, timeout)
+
+    def _probe(self, function, peer, tag, timeout):
+        found = Message()
+        code = function(peer, byref(found._info), self._comm, byref(self._options(tag, timeout)))
+        return None if check(code, self._comm) == IN_PROGRESS else found
 
     def barrier(self, timeout: Optional[float] = None) -> Optional[Work]:
         """Returns when every rank has called it."""

@@ -36,6 +36,7 @@
 #include "agent/doctor/facts.h"
 #include "agent/hostname_check.h"
 #include "agent/mpi/mpi.h"
+#include "agent/mpir.h"
 #include "agent/process/exit_notify.h"
 #include "agent/process/file_timer.h"
 #include "agent/process/sweep.h"
@@ -105,6 +106,7 @@ struct agent {
     struct event_log log;
     struct operations operations;  /* --timeline */
     struct event_file *event_file; /* NULL: none */
+    uint64_t mpir_at;              /* the next event for the debuggers' table */
     struct attempts attempts;
 
     struct rdzv *rdzv;     /* NULL: closed */
@@ -357,6 +359,8 @@ static void on_log_change(void *arg)
         uv_timer_start(&a->event_timer, on_event_timer, 0,
                        a->job->timeline_path ? TIMELINE_MS : EVENT_MS);
     event_file_write(a->event_file, &a->log.job);
+    if (mpir_is_wanted() && mpir_take_events(&a->log.job, &a->mpir_at))
+        guardian_show(a->link);
     if (a->rdzv)
         rdzv_events_changed(a->rdzv);
     if (a->cb.on_event)
@@ -2499,7 +2503,8 @@ static int open_events(struct agent *a, struct err *e)
                             .caused_by = -1,
                             .text = a->job->name,
                             .extra = a->job->rdzv.run_id});
-    a->log.wanted = a->job->events_path || a->job->ledger || a->job->timeline_path;
+    a->log.wanted =
+        a->job->events_path || a->job->ledger || a->job->timeline_path || mpir_is_wanted();
     if (a->job->ledger)
         ledger_keep(&a->log.job);
     if (!a->job->events_path)

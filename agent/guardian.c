@@ -26,6 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/mpir.h"
 #include "agent/process/cgroup.h"
 #include "agent/process/clone3.h"
 #include "agent/process/pidns.h"
@@ -65,6 +66,12 @@ void guardian_set_lease(struct guardian_link *link, uint64_t until_ns)
             return;
     } while (!atomic_compare_exchange_weak(&link->page->lease_ns, &old, until_ns));
     if (until_ns && old == 0 && send(link->lifeline, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        return; /* full: the guardian is awake. Closed: the reader of the lifeline detects that */
+}
+
+void guardian_show(struct guardian_link *link)
+{
+    if (send(link->lifeline, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         return; /* full: the guardian is awake. Closed: the reader of the lifeline detects that */
 }
 
@@ -281,6 +288,7 @@ static void supervise(struct guardian *g)
             fds[1].fd = -1; /* the agent has closed it; its end comes as a signal */
         if (fds[0].revents)
             read_signals(g);
+        mpir_show();
     }
 }
 

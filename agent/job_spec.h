@@ -91,6 +91,7 @@ struct job_spec {
     const int *stop_signals;       /* that stop the job, each once; 0-terminated */
     const char *signals_to_handle; /* the same as the user wrote them: torchrun hands that on */
     enum isolation isolation;
+    bool mpir;           /* --mpir */
     bool killed_at_once; /* Slurm may kill launcher, guardian and workers in one go: no file is made
                             that one of them would have to remove */
 

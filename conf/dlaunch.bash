@@ -17,8 +17,8 @@ _dlaunch() {
         --new_token --module --no_python --run_path --use_env --stdin --mpi
         --wdir --multi_prog --virtual_local_rank --start_method --max_restarts
         --max_node_restarts --no_restart_codes --on_cause --progress_time
-        --restart_policy --warm --restart_backoff --monitor_interval --timeout
-        --hang_after --on_hang --slow_ranks --shutdown_timeout
+        --restart_policy --warm --restart_backoff --monitor_interval --mpir
+        --timeout --hang_after --on_hang --slow_ranks --shutdown_timeout
         --signals_to_handle --isolate --log_dir --redirects --tee
         --local_ranks_filter --ranks --fold --duplicate_stdout_filters
         --duplicate_stderr_filters --log_line_prefix_template --report --events
@@ -32,9 +32,9 @@ _dlaunch() {
     local flags='
         --elastic --standalone --no_detect --bcast --serve --from_head
         --rdzv_only --insecure --new_token --module --no_python --run_path
-        --use_env --virtual_local_rank --ledger --quiet --verbose --doctor
-        --preflight --daemon --print_config --print_binding --dry_run --version
-        --help -m -h '
+        --use_env --virtual_local_rank --mpir --ledger --quiet --verbose
+        --doctor --preflight --daemon --print_config --print_binding --dry_run
+        --version --help -m -h '
     flags=" ${flags//[[:space:]]/ } "
     COMPREPLY=()
     # Behind the program, complete as for the program.

@@ -36,6 +36,7 @@ need() { # set of packages by Debian's names
         python3 -c 'import json' 2>/dev/null || lack python3
         have g++ || lack g++
         have mandoc || lack mandoc
+        have gdb || lack gdb
         ldconfig -p 2>/dev/null | grep -q 'libdw\.so\.1' || lack libdw1
         python3 -c 'import numpy' 2>/dev/null || /usr/bin/python3 -c 'import numpy' 2>/dev/null || lack python3-numpy
         ;;

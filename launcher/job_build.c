@@ -1098,6 +1098,7 @@ int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct
     spec->killed_at_once = options_env(o, "SLURM_JOB_ID") != NULL;
     spec->isolation =
         (enum isolation)enum_of(o, OPT_isolate, isolate_words, ARRAY_LEN(isolate_words));
+    spec->mpir = opt_flag(o, OPT_mpir);
     spec->timeout = opt_seconds(o, OPT_timeout);
     spec->shutdown_timeout = opt_seconds(o, OPT_shutdown_timeout);
     spec->hang_after = opt_seconds(o, OPT_hang_after);

@@ -19,6 +19,7 @@
 #include "agent/doctor.h"
 #include "agent/doctor/facts.h"
 #include "agent/guardian.h"
+#include "agent/mpir.h"
 #include "agent/stacks/helper.h"
 #include "core/fd.h"
 #include "core/log.h"
@@ -401,6 +402,7 @@ static int run_job(const struct job_spec *job, struct options *o, const struct r
                       .pid = getpid(),
                       .daemon = &b.daemon,
                       .notify = {remote ? remote->state_fd : -1}};
+    mpir_init(job->mpir, job->path);
     status = guardian_run(&opts, agent_process, &run);
     pid_file_close(&b.pid_file);
     return job->torchrun && status != 0 ? 1 : status;

@@ -7,6 +7,7 @@ allows, interleaved in one run; medians over the rounds of each rank's median (t
     QUICK=1          few sizes, 2 and 4 ranks, under 2 minutes
     RANKS="2 4 8"  OPS="all_reduce ..."  SIZES="8 1K ..."  BUDGET_MS=10 (a cell of a round)
     ROUNDS=30  MINUTES=12   after the first round nothing is started when the time is over
+    BUSY="1 2"       also beside as many processes that compute as CPUs, and beside twice as many
     QUIET_S=2        before each run, waits so long for the other processes of the machine to pause
     RAW=FILE         keeps every line that was measured
 
@@ -18,7 +19,10 @@ with it. So the flag is timed before and after each run, and where there have be
 only runs of one kind are compared.
 
 `direct` is libdlcoll with buffers from dlcoll_mem_alloc(); `limit` what memory and flags allow if every
-rank sees every buffer, `limit-tcp` what a bare socket does (tests/bench/coll/peer_limit.c). ratio: the best peer's time divided by libdlcoll's.
+rank sees every buffer, `limit-tcp` what bare sockets do (tests/bench/coll/peer_limit.c; doc/benchmarks.md defines
+both). ratio: the best peer's time divided by libdlcoll's; share: the limit divided by libdlcoll's time.
+
+With BUSY, libdlcoll and the peers are measured beside other load as well, in tables of their own.
 """
 import bisect
 import collections
@@ -47,6 +51,8 @@ OPS = words("OPS", *["all_reduce broadcast all_gather reduce_scatter all_to_all 
 ROUNDS = int(os.environ.get("ROUNDS", "30"))
 MINUTES = float(os.environ.get("MINUTES", "1.5" if QUICK else "12"))
 BUDGET_MS = os.environ.get("BUDGET_MS", "5" if QUICK else "10")
+BUSY = [int(n) for n in words("BUSY", "1 2", "")]
+BUSY_SIZES = [s for s in words("SIZES", "8 1K 64K 1M", "8 64K") if s]
 QUIET_S = float(os.environ.get("QUIET_S", "0" if QUICK else "2"))
 LIMIT_S = 10 if QUICK else 40
 RARE = 3           # rounds of which one has the large sizes
@@ -58,7 +64,7 @@ CPUS = len(os.sched_getaffinity(0))
 FOREIGN = 0.10  # of the CPUs, used by others: more is worth a remark
 SHM, TCP = ["dlcoll", "direct", "openmpi", "mpich", "gloo"], ["dlcoll-tcp", "openmpi-tcp", "mpich-tcp", "gloo"]
 MPIS = ("openmpi", "mpich")
-MOVES = "broadcast", "all_gather", "all_to_all", "pingpong", "barrier"  # nothing is reduced in them
+BESIDE = "dlcoll", "openmpi", "mpich", "gloo"
 ENV = dict(os.environ, OMP_NUM_THREADS="1")
 
 
@@ -121,7 +127,7 @@ def jobs(name, n, turn):
     if name in ("mpich", "gloo") and n > CPUS and not rarely:
         return []
     if name == "limit-tcp":
-        ops = [op for op in ops if op in MOVES] if n == 2 else []
+        ops = ops if n & (n - 1) == 0 else []  # its rounds are those of a power of two
     if name == "direct":
         ops = [op for op in ops if op not in ("barrier", "pingpong")]
     small = [s for s in SIZES if size_of(s) < LARGE]
@@ -143,8 +149,24 @@ def busy_jiffies():
     return sum(v) - v[3] - v[4]
 
 
-def wait_for_quiet():
-    end = time.monotonic() + QUIET_S
+class Load:
+    """Processes that compute, `times` as many as CPUs."""
+
+    def __init__(self, times):
+        self.n = times * CPUS
+
+    def __enter__(self):
+        loop = "while True: pass"
+        self.all = [subprocess.Popen([sys.executable, "-c", loop]) for _ in range(self.n)]
+
+    def __exit__(self, *_):
+        for p in self.all:
+            p.kill()
+            p.wait()
+
+
+def wait_for_quiet(most_s):
+    end = time.monotonic() + most_s
     while time.monotonic() < end:
         before = busy_jiffies()
         time.sleep(0.2)
@@ -152,9 +174,9 @@ def wait_for_quiet():
             return
 
 
-def run(cmd, env):
+def run(cmd, env, quiet_s=QUIET_S):
     """(what it printed, the share of the CPUs that others used meanwhile)"""
-    wait_for_quiet()
+    wait_for_quiet(quiet_s)
     cpu, start = busy_jiffies(), time.monotonic()
     own = sum(os.times()[:4])
     p = subprocess.Popen(["timeout", "-k", "5", str(LIMIT_S), *cmd], env=dict(ENV, **env), text=True,
@@ -179,6 +201,7 @@ class Measured:
     def __init__(self):
         self.samples = []  # (cell, us, the flag's time before, after); a cell: (name, op, ranks, bytes)
         self.halves = {}   # (type, ranks): how many times as long as it all_reduce takes of as many f32
+        self.beside = {}   # cell -> us: beside other load
         self.foreign = []
         self.complaints = {}
         self.rounds = 0
@@ -206,6 +229,19 @@ class Measured:
         for line in lines if raw else ():
             raw.write(f"{turn} {share:.2f} {before} {after} {line}\n")
 
+    def run_beside(self, times, name, n):
+        """As `name` with "+1" or "+2" behind it; how long a flag takes says nothing then."""
+        ops = [op for op in OPS if op != "pingpong" or n == 2]
+        cmd, env = PEERS[name](n)
+        with tempfile.TemporaryDirectory() as folder, Load(times):
+            env["BENCH_DIR"] = folder
+            out, _, why = run([*cmd, name, ",".join(ops), ",".join(BUSY_SIZES), BUDGET_MS], env, 0)
+        if why:
+            self.complaints.setdefault((f"{name}+{times}", n), why)
+        for f in map(str.split, out.splitlines()):
+            if len(f) == 7 and f[0] == name:
+                self.beside.setdefault((f"{name}+{times}", f[1], n, int(f[3])), []).append(float(f[5]))
+
     def run_halves(self, n):
         """The same number of elements, in one process: on whatever CPUs, those are the same for both."""
         times = self.start("dlcoll", n, ["all_reduce", *(f"all_reduce:{t}" for t in HALVES)], ["8M", "16M"])[1]
@@ -227,6 +263,9 @@ def measure(names):
                     m.run(turn, name, n, ops, sizes, raw)
                 if name == "dlcoll" and "all_reduce" in OPS and turn % RARE == 0:
                     m.run_halves(n)
+                for times in BUSY if turn % RARE == 1 and name in BESIDE else ():
+                    if not (name == "mpich" and n > CPUS):  # it does not come to an end
+                        m.run_beside(times, name, n)
                 if sys.stderr.isatty():
                     print(f"\rround {turn + 1}: {n} ranks, {name:12}", end="\r", file=sys.stderr, flush=True)
         m.rounds = turn + 1
@@ -302,16 +341,50 @@ class Results:
         return best / mine if mine and best else None
 
 
+def print_beside(m, times):
+    """Beside so many busy processes a CPU. Returns [(ratio to Gloo or None, ratio to the best, cell)]"""
+    cells = []
+    for n in RANKS:
+        for op in OPS:
+            sizes = sorted({k[3] for k in m.beside if k[:3] == (f"dlcoll+{times}", op, n)})
+            if sizes:
+                print(f"\n{op}, {n} ranks, beside {times} busy processes for each CPU, us")
+                print(f"{'bytes':>7}" + "".join(f"{c:>12}" for c in BESIDE) + "   ratio")
+            for s in sizes:
+                t = {c: statistics.median(m.beside[f"{c}+{times}", op, n, s])
+                     for c in BESIDE if (f"{c}+{times}", op, n, s) in m.beside}
+                best = min((t[c] for c in t if c != "dlcoll"), default=None)
+                ratio = best / t["dlcoll"] if best else None
+                print(f"{size_text(s):>7}" + "".join(f"{us(t.get(c)):>12}" for c in BESIDE)
+                      + ("" if ratio is None else f"{ratio:8.2f}" + ("  slower" if ratio < 1 else "")))
+                if ratio is not None:
+                    cells.append((t["gloo"] / t["dlcoll"] if "gloo" in t else None, ratio, f"{op} {n} x {size_text(s)}"))
+    return cells
+
+
+def bars_beside(times, cells):
+    gloo, best = Bar(f"beside {times} busy processes for each CPU, 1 x Gloo", 1), [c[1] for c in cells]
+    for of_gloo, _, what in cells:
+        gloo.add(of_gloo, what)
+    gloo.show()
+    if best:
+        median = statistics.median(best)
+        print(f"  {'met   ' if median >= 1 else 'MISSED'}  the same, the median 1 x the best: {median:.2f}")
+
+
 def print_table(r, op, n, columns, ours, peers):
     sizes = [s for s in r.sizes(op, n) if any(r.get(c, op, n, s) for c in columns if not c.startswith("limit"))]
     if not sizes:
         return
     print(f"\n{op}, {n} ranks{' (more than CPUs)' if n > CPUS else ''}, us")
-    print(f"{'bytes':>7}" + "".join(f"{c:>12}" for c in columns) + "   ratio")
+    limit = columns[0]
+    print(f"{'bytes':>7}" + "".join(f"{c:>12}" for c in columns) + "   ratio   share")
     for s in sizes:
+        share = r.ratio(ours, [limit], op, n, s)
         row = "".join(f"{us(r.get(c, op, n, s)):>12}" for c in columns)
         ratio = r.ratio(ours, peers, op, n, s)
-        mark = "" if ratio is None else f"{ratio:8.2f}" + ("  slower" if ratio < 1 else "")
+        mark = f"{'-' if ratio is None else f'{ratio:.2f}':>8}" + f"{'-' if share is None else f'{share:.2f}':>8}"
+        mark += "  slower" if ratio is not None and ratio < 1 else ""
         if ratio is not None and r.kind(ours, op, n, s)[1]:
             mark += "  (mixed)"
         print(f"{size_text(s):>7}{row}{mark}")
@@ -383,6 +456,10 @@ def bars(r, halves):
     over("over TCP, 1 x the best", 1, "dlcoll-tcp", tcp, OPS, RANKS)
     over("over TCP, to 1 MB, 3 x Gloo", 3, "dlcoll-tcp", ["gloo"], OPS, RANKS, 0, 1 << 20)
     over("over TCP, from 16 MB, 1.3 x the best", 1.3, "dlcoll-tcp", tcp, OPS, RANKS, 16 << 20)
+    shared = [op for op in OPS if op not in ("reduce", "barrier")]
+    for text, ours, limit in (("in the node", "dlcoll", "limit"), ("over TCP", "dlcoll-tcp", "limit-tcp")):
+        for size, want, low, high in (("from 64 KB", 0.8, 1 << 16, 1 << 40), ("below", 0.7, 0, (1 << 16) - 1)):
+            over(f"{text}, {size}: {want} of what the machine allows", want, ours, [limit], shared, RANKS, low, high)
     for t in HALVES:
         bar = Bar(f"all_reduce of {t}, as many elements as 16 MB of f32, in 0.6 of the time", 1 / 0.6)
         for n in RANKS:
@@ -419,7 +496,10 @@ def main():
     noisy = sum(x > FOREIGN for x in foreign)
     if noisy > len(foreign) / 4:
         print(f"\nTHE MACHINE WAS NOT QUIET ({noisy} of {len(foreign)} runs): what follows says little")
+    beside = {times: print_beside(m, times) for times in BUSY}
     bars(r, m.halves)
+    for times, cells in beside.items():
+        bars_beside(times, cells)
     for (name, n), why in m.complaints.items():
         print(f"\n{name}, {n} ranks: {why}")
     print(f"\n{m.rounds} whole rounds, {time.monotonic() - start:.0f} s. "

@@ -54,6 +54,7 @@ struct bench_peer {
     int (*agree)(int value);       /* rank 0's */
     double (*most)(double value);  /* of all ranks */
     void *(*memory)(size_t bytes); /* NULL: mmap() */
+    int unchecked;                 /* it only moves bytes: there is no result */
 };
 
 extern int bench_root; /* of the present broadcast or reduce */

@@ -5,8 +5,9 @@
  * The operations as they would be if every rank saw every other one's buffers: a flag from each
  * rank, one pass over the memory, in which each byte of input is read and each of output written
  * once, and a flag again. Nothing is checked in them, no rank may die, and all buffers are shared;
- * so this is a limit, not a library. BENCH_TCP=1: two ranks move their bytes over one TCP
- * connection, with nothing beside them; reductions are left out.
+ * so this is a limit, not a library. BENCH_TCP=1: the ranks, a power of two, move over bare TCP
+ * connections what any way of doing the operation must move at least, in as few rounds as it takes;
+ * nothing is reduced, copied or compared.
  *
  *     peer_limit machine
  *
@@ -48,7 +49,9 @@ static size_t g_each; /* bytes of a rank's two buffers */
 static uint64_t g_turn;
 static bool g_crowded; /* more ranks than CPUs */
 static struct reduce_info g_sum;
-static int g_socket = -1; /* to the other of two ranks */
+static int g_sockets[RANKS_MAX]; /* to each other rank */
+static bool g_tcp;
+static char *g_spare; /* for what is received and not kept */
 
 /* ---------------------------------------------------------------------------------------- flags */
 
@@ -172,36 +175,89 @@ static void swap(int fd, const char *out, size_t out_len, char *in, size_t in_le
         got += n > 0 ? (size_t)n : 0;
         if (sent + got != before)
             idle = 0;
-        if (idle > 1000)
+        if (idle > (g_crowded ? 1 : 1000))
             sched_yield();
     }
 }
 
-/* Sends what two ranks must exchange in operations that only copy. */
+static void swap_with(int rank, const char *out, size_t out_len, char *in, size_t in_len)
+{
+    swap(g_sockets[rank], out, out_len, in, in_len);
+}
+
+/* Of a vector of len bytes, each rank gets the whole of its part: log(n) rounds, (n - 1) / n of the
+ * vector in and out, which is the least. */
+static void halve(char *a, size_t len)
+{
+    for (int bit = g_peer.ranks / 2; bit; bit /= 2) {
+        len /= 2;
+        swap_with(g_peer.rank ^ bit, a, len, g_spare, len);
+    }
+}
+
+/* Each rank gets all parts: the reverse. */
+static void gather(char *a, size_t part)
+{
+    for (int bit = 1; bit < g_peer.ranks; bit *= 2, part *= 2)
+        swap_with(g_peer.rank ^ bit, a, part, a + part, part);
+}
+
+/* From the root, or to it, along a binomial tree: len bytes for each rank but the root. */
+static void along_tree(char *a, size_t len, bool to_root)
+{
+    int n = g_peer.ranks,
+        v = g_peer.rank ^ bench_root; /* a tree for each root: n is a power of 2 */
+    int lowest = v ? v & -v : n;
+    if (v && !to_root)
+        swap_with(g_peer.rank ^ lowest, NULL, 0, a, len);
+    for (int k = 1; k < n; k *= 2) {
+        int bit = to_root ? k : n / 2 / k;
+        if (bit < lowest)
+            swap_with(g_peer.rank ^ bit, a, to_root ? 0 : len, g_spare, to_root ? len : 0);
+    }
+    if (v && to_root)
+        swap_with(g_peer.rank ^ lowest, a, len, NULL, 0);
+}
+
+enum { FEW_ROUNDS = 8 << 10 }; /* bytes up to which rounds count, not bytes */
+
 static void run_tcp(enum bench_op op, char *a, char *b, size_t count)
 {
-    int me = g_peer.rank, other = 1 - me;
-    size_t len = count * 4, part = len / 2, mine = (size_t)me * part, its = (size_t)other * part;
+    int me = g_peer.rank, n = g_peer.ranks;
+    size_t len = count * 4, part = len / (size_t)n;
     switch (op) {
     case PINGPONG:
         if (me == 0)
-            swap(g_socket, a, len, NULL, 0);
-        swap(g_socket, NULL, 0, a, len);
+            swap_with(1, a, len, NULL, 0);
+        swap_with(1 - me, NULL, 0, a, len);
         if (me == 1)
-            swap(g_socket, a, len, NULL, 0);
+            swap_with(0, a, len, NULL, 0);
         break;
     case BROADCAST:
-        swap(g_socket, a, me == bench_root ? len : 0, a, me == bench_root ? 0 : len);
+    case REDUCE:
+        along_tree(a, len, op == REDUCE);
+        break;
+    case ALL_REDUCE:
+        for (int bit = 1; bit < n && len <= FEW_ROUNDS; bit *= 2)
+            swap_with(me ^ bit, a, len, g_spare, len);
+        if (len <= FEW_ROUNDS)
+            break;
+        halve(a, len);
+        gather(a, part);
+        break;
+    case REDUCE_SCATTER:
+        halve(a, len);
         break;
     case ALL_GATHER:
-        swap(g_socket, a + mine, part, a + its, part);
+        gather(a, part);
         break;
     case ALL_TO_ALL:
-        memcpy(b + mine, a + mine, part);
-        swap(g_socket, a + its, part, b + its, part);
+        for (int k = 1; k < n; k++)
+            swap_with(me ^ k, a + (size_t)(me ^ k) * part, part, b + (size_t)(me ^ k) * part, part);
         break;
     default:
-        swap(g_socket, a, 1, a, 1); /* barrier */
+        for (int bit = 1; bit < n; bit *= 2)
+            swap_with(me ^ bit, a, 1, g_spare, 1); /* barrier */
     }
 }
 
@@ -209,7 +265,7 @@ static void run(enum bench_op op, char *a, char *b, size_t count)
 {
     int me = g_peer.rank, n = g_peer.ranks;
     size_t part = count / (size_t)n, len = part * 4;
-    if (g_socket >= 0) {
+    if (g_tcp) {
         run_tcp(op, a, b, count);
         return;
     }
@@ -254,8 +310,7 @@ static int prepare(enum bench_op op, char *a, char *b, size_t count)
 {
     (void)a, (void)b, (void)count;
     barrier();
-    bool reduces = op == ALL_REDUCE || op == REDUCE || op == REDUCE_SCATTER;
-    return op == ALL_REDUCE_BF16 || op == ALL_REDUCE_F16 || (reduces && g_socket >= 0);
+    return op == ALL_REDUCE_BF16 || op == ALL_REDUCE_F16;
 }
 
 static void *memory(size_t bytes)
@@ -446,12 +501,24 @@ int main(int argc, char **argv)
                                  .agree = agree,
                                  .most = most,
                                  .memory = memory};
-    int pair[2] = {-1, -1};
-    if (ranks == 2 && getenv("BENCH_TCP"))
-        connect_pair(pair);
+    int pairs[RANKS_MAX][RANKS_MAX];
+    g_tcp = getenv("BENCH_TCP");
+    if (g_tcp && (ranks & (ranks - 1)))
+        return 0; /* the rounds of run_tcp() are those of a power of two */
+    for (int i = 0; g_tcp && i < ranks; i++) {
+        for (int k = 0, pair[2]; k < i; k++) {
+            connect_pair(pair);
+            pairs[i][k] = pair[0];
+            pairs[k][i] = pair[1];
+        }
+    }
+    g_peer.unchecked = g_tcp;
+    if (g_tcp)
+        g_spare = malloc(largest(argv[4]) + 8192);
     for (int r = 1; r < ranks && g_peer.rank == 0; r++)
         fork_rank(r);
-    g_socket = ranks == 2 ? pair[g_peer.rank] : -1;
+    for (int r = 0; g_tcp && r < ranks; r++)
+        g_sockets[r] = r == g_peer.rank ? -1 : pairs[g_peer.rank][r];
     if (!g_crowded)
         pin(g_peer.rank);
     code = bench_main(argc - 1, argv + 1, &g_peer);

@@ -525,7 +525,7 @@ test-starts:
 
 run-starts: all $(BUILD)/tests/worker $(HELPERS) $(FAKES) $(START_TESTS)
 	$(Q)START=daemon tests/run.sh $(START_TESTS)
-	$(Q)START=ssh tests/run.sh $(START_TESTS)
+	$(Q)START=ssh CK_TIMEOUT_MULTIPLIER=3 tests/run.sh $(START_TESTS) # a login takes its time
 
 # With real PyTorch, current and Debian's: minutes, 1.6 GB in TORCH_VENV, some of it as root. What cannot be
 # installed is left out, with a line.

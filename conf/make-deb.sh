@@ -115,7 +115,7 @@ chmod 644 "$app/usr/lib/$multiarch/libdlaunch.so.0"
 mkdir -p "$app/usr/lib/dlaunch"
 cp "$all/usr/lib/libdlaunch_nccl.so" "$app/usr/lib/dlaunch/"
 chmod 644 "$app/usr/lib/dlaunch/libdlaunch_nccl.so"
-strip "$app"/usr/bin/*
+find "$app/usr/bin" -type f -exec strip {} + # dlaunchd is a link
 strip --strip-unneeded "$app/usr/lib/$multiarch/libdlaunch.so.0" "$app/usr/lib/dlaunch/libdlaunch_nccl.so"
 echo "libdlaunch 0 dlaunch (>= $version)" >"$app/DEBIAN/shlibs"
 echo "activate-noawait ldconfig" >"$app/DEBIAN/triggers"
@@ -125,11 +125,14 @@ for program in "$app"/usr/bin/dlcoll_*; do
 done
 cp -r "$all/usr/share/man" "$all/usr/share/bash-completion" "$app/usr/share/"
 compress_pages "$app/usr/share/man"
+ln -s dlaunch.1.gz "$app/usr/share/man/man1/dlaunchd.1.gz"
 cp -r "$all/usr/share/doc/dlaunch/." "$app/usr/share/doc/dlaunch/"
 rm "$app/usr/share/doc/dlaunch/LICENSE"
 gzip -9n "$app/usr/share/doc/dlaunch/CHANGELOG.md"
 mv "$app/usr/share/doc/dlaunch/CHANGELOG.md.gz" "$app/usr/share/doc/dlaunch/changelog.gz"
 cp -r "$all/usr/lib/systemd/system" "$app/lib/systemd/"
+mkdir -p "$app/usr/lib/systemd"
+cp -r "$all/usr/lib/systemd/user" "$app/usr/lib/systemd/"
 finish dlaunch "Depends: libc6 (>= 2.34), libdlcoll0 (= $revision)
 Recommends: libhwloc15, libssl3, libdw1
 Section: net

@@ -11,6 +11,7 @@
  *   a worker begins to fail        likewise, by on_worker_exiting; on_worker_exit comes later
  *   another node fails, leaves     on_stop -> STOPPING
  *   a stop signal, --timeout, ctl  rdzv_leave -> STOPPING
+ *   the scheduler's time ends      likewise, with a signal and a grace of their own
  *   a second signal or ctl         0.5 s or more after the first one: kills at once
  *   a worker cannot be started     as a worker that failed with 125..127
  *   the guardian dies              everything is killed here and now
@@ -95,6 +96,7 @@ struct agent {
     uint64_t first_stop_ns; /* when the first request to stop arrived; 0: none has */
     uv_poll_t lifeline;
     uv_timer_t job_timer;   /* --timeout */
+    uv_timer_t end_timer;   /* --end_warning */
     uv_timer_t grace_timer; /* STOPPING: sends SIGKILL */
     uv_timer_t sweep_timer; /* looks for descendants */
     uv_timer_t block_timer; /* looks for workers in state D; active if block_ns is set */
@@ -167,12 +169,14 @@ struct agent {
     bool swept; /* no descendant besides the workers is left */
 
     /* The stop. */
-    bool hurry;         /* the agent waits neither for readers nor for other nodes */
-    bool hurried;       /* it did not wait for the readers */
-    bool leaving;       /* this node has left the job */
-    bool failed;        /* the round stops because of a failure */
-    bool stop_reported; /* rdzv_stopped() has been called for this round */
-    uint64_t killed_ns; /* when SIGKILL was sent; 0: it was not, or every process has died of it */
+    bool hurry;          /* the agent waits neither for readers nor for other nodes */
+    bool hurried;        /* it did not wait for the readers */
+    bool leaving;        /* this node has left the job */
+    char stop_text[512]; /* why the job stops for good; "": it does not */
+    bool failed;         /* the round stops because of a failure */
+    bool stop_reported;  /* rdzv_stopped() has been called for this round */
+    double grace_s;      /* until SIGKILL */
+    uint64_t killed_ns;  /* when SIGKILL was sent; 0: it was not, or every process has died of it */
     struct sweep sweep;
     char leftover[512]; /* the processes that could not be killed; "": none */
     char *lost_output;  /* the first text about output that could not be written; NULL: none */
@@ -441,6 +445,8 @@ static void on_worker_exiting(void *arg); /* the callback of exit_notify */
 
 /* STOPPING, once a round: `signo` to all workers, SIGKILL after the grace. */
 static void agent_stop_workers(struct agent *a, int signo);
+/* The same, with what --end_warning says. */
+static void agent_warn_workers(struct agent *a);
 static void agent_signal_workers(struct agent *a, int signo);
 static void agent_kill_workers(struct agent *a); /* at most once a round */
 /* After `delay_ms`, and once no worker is alive, kills the descendants of workers; then the agent
@@ -676,7 +682,7 @@ static void on_grace(uv_timer_t *t)
     if (a->nalive == 0) /* every worker is dead; only output is awaited */
         return;
     log_notice("%d worker%s did not stop within %g s: killing", a->nalive,
-               a->nalive == 1 ? "" : "s", a->job->shutdown_timeout);
+               a->nalive == 1 ? "" : "s", a->grace_s);
     agent_kill_workers(a);
 }
 
@@ -686,19 +692,46 @@ static void agent_signal_workers(struct agent *a, int signo)
         worker_signal_group(&a->workers[i], signo);
 }
 
+/* To the program itself; its helper processes would die of it. */
+static void signal_programs(struct agent *a, int signo)
+{
+    for (int i = 0; i < a->job->nproc; i++) {
+        if (worker_is_alive(&a->workers[i]))
+            kill(a->workers[i].pid, signo);
+    }
+}
+
+static void begin_stopping(struct agent *a, double grace_s)
+{
+    agent_signal_workers(
+        a, SIGCONT); /* a stopped process does not act on a signal before it continues */
+    a->grace_s = grace_s;
+    uv_timer_start(&a->grace_timer, on_grace, (uint64_t)(grace_s * 1000), 0);
+    agent_look_for_descendants(a, 0);
+}
+
 static void agent_stop_workers(struct agent *a, int signo)
 {
     if (a->fsm.state == STOPPING || a->fsm.state == DONE)
         return;
     move_to(a, STOPPING);
     agent_signal_workers(a, signo);
-    agent_signal_workers(
-        a, SIGCONT); /* a stopped process does not act on a signal before it continues */
-    uv_timer_start(&a->grace_timer, on_grace, (uint64_t)(a->job->shutdown_timeout * 1000), 0);
-    agent_look_for_descendants(a, 0);
+    begin_stopping(a, a->job->shutdown_timeout);
+}
+
+/* Before the end of the job's time: workers save what they have, together, so that their operations
+ * go on, and their helper processes as well. */
+static void agent_warn_workers(struct agent *a)
+{
+    if (a->fsm.state == STOPPING || a->fsm.state == DONE)
+        return;
+    move_to(a, STOPPING);
+    signal_programs(a, a->job->end.signal);
+    begin_stopping(a, a->job->end.grace_s);
 }
 
 #define SAME_REQUEST_NS 500000000u /* two signals in this time are one request to stop */
+#define CLOCKS_S        1.0        /* that this node's clock may be behind the scheduler's */
 
 /* ----------------------------------------------------------------------------- requests to stop */
 
@@ -743,6 +776,12 @@ static void go_on_stopping(struct agent *a, const char *what)
                    a->nalive, a->nalive == 1 ? "" : "s");
 }
 
+/* Whether the scheduler, which then sends SIGTERM, ends the job now. */
+static bool is_time_over(const struct agent *a)
+{
+    return a->job->end.at_s > 0 && (double)wall_ns() / 1e9 >= a->job->end.at_s - CLOCKS_S;
+}
+
 static void stop_by(struct agent *a, enum stop_reason reason, int signo, const char *what)
 {
     char text[HOST_MAX + 64];
@@ -764,11 +803,15 @@ static void stop_by(struct agent *a, enum stop_reason reason, int signo, const c
         go_on_stopping(a, what);
         return;
     }
-    snprintf(text, sizeof(text), "%s received %s", a->job->host, what);
+    bool over = is_time_over(a);
+    snprintf(text, sizeof(text), "%s received %s%s", a->job->host, what,
+             over ? " at the end of the job's time" : "");
     if (a->nalive)
         log_notice("received %s: stopping %d worker%s, SIGKILL after %g s (repeat to kill now)",
                    what, a->nalive, a->nalive == 1 ? "" : "s", a->job->shutdown_timeout);
-    if (signo == SIGQUIT)
+    if (over)
+        agent_leave(a, STOP_TIME_LIMIT, EXIT_TIME_LIMIT, signo, text);
+    else if (signo == SIGQUIT)
         agent_leave_with_stacks(a, reason, 128 + signo, signo, text);
     else
         agent_leave(a, reason, 128 + signo, signo, text);
@@ -807,11 +850,7 @@ static void on_signal(uv_signal_t *h, int signo)
         break;
     case SIGUSR1:
     case SIGUSR2:
-        /* For the program itself; its helper processes would die of it. */
-        for (int i = 0; i < a->job->nproc; i++) {
-            if (worker_is_alive(&a->workers[i]))
-                kill(a->workers[i].pid, signo);
-        }
+        signal_programs(a, signo);
         break;
     }
 }
@@ -887,10 +926,35 @@ static void agent_leave(struct agent *a, enum stop_reason reason, int exit_code,
     if (a->fsm.state == DONE)
         return;
     a->leaving = true;
+    snprintf(a->stop_text, sizeof(a->stop_text), "%s", text);
     if (a->fsm.state == RUNNING)
         keep_flight_report(a);
     rdzv_leave(a->rdzv, reason, exit_code, text);
     agent_stop_workers(a, signo);
+}
+
+/* --end_warning: the job stops before the scheduler ends it. Of all launchers that know the time
+ * the first one to see it ends the job on all nodes. */
+static void on_end_timer(uv_timer_t *t)
+{
+    struct agent *a = container_of(t, struct agent, end_timer);
+    double left_s = a->job->end.at_s - (double)wall_ns() / 1e9;
+    char text[128], name[24];
+    if (a->fsm.state == DONE || a->leaving)
+        return;
+    if (left_s > a->job->end.warn_s) { /* this clock was set meanwhile */
+        uv_timer_start(t, on_end_timer, (uint64_t)((left_s - a->job->end.warn_s) * 1000) + 1, 0);
+        return;
+    }
+    snprintf(text, sizeof(text), "the job's time ends in %.0f s (--end_warning)", left_s);
+    if (a->nalive)
+        log_notice("%s: %s to %d worker%s, SIGKILL after %g s", text,
+                   signal_name(a->job->end.signal, name), a->nalive, a->nalive == 1 ? "" : "s",
+                   a->job->end.grace_s);
+    a->leaving = true;
+    snprintf(a->stop_text, sizeof(a->stop_text), "%s", text);
+    rdzv_leave(a->rdzv, STOP_TIME_LIMIT, EXIT_TIME_LIMIT, text);
+    agent_warn_workers(a);
 }
 
 static void answer_prepare(void *arg);
@@ -1333,9 +1397,15 @@ static void on_stop(void *arg, const struct rdzv_stop *why)
         return;
     }
     a->failed |= why->has_first;
+    if (!why->restarting)
+        snprintf(a->stop_text, sizeof(a->stop_text), "%s", why->text);
     if (why->restarting && a->ctx.group_rank == 0)
         trainer_status_report(a->trainer, "restarting", a->ctx.table->nnodes, a->world_size,
                               a->ctx.restart_count);
+    if (why->reason == STOP_TIME_LIMIT && a->job->end.warn_s > 0) {
+        agent_warn_workers(a);
+        return;
+    }
     agent_raise_abort(a, why->has_first ? &why->first : NULL, why->text);
     agent_stop_workers(a, SIGTERM);
 }
@@ -2207,7 +2277,7 @@ static void on_unread(uv_timer_t *t)
  * job was asked to stop and a reader takes nothing. */
 static void write_out(struct agent *a, enum stop_reason reason, char *last_words)
 {
-    bool requested = reason == STOP_SIGNAL || reason == STOP_REQUEST || reason == STOP_TIMEOUT;
+    bool requested = report_was_told(reason) || reason == STOP_TIMEOUT;
     struct stdio_pump_end end = {.patience = requested ? UNREAD_S : -1,
                                  .last_words = last_words,
                                  .on_closed = on_output_written,
@@ -2277,11 +2347,13 @@ static int open_handles(struct agent *a, struct err *e)
         return uvx_err(e, rc, "the link to the guardian");
     uvx_scope_init(&a->scope, a->loop);
     uv_timer_init(a->loop, &a->job_timer);
+    uv_timer_init(a->loop, &a->end_timer);
     uv_timer_init(a->loop, &a->grace_timer);
     uv_timer_init(a->loop, &a->sweep_timer);
     uv_timer_init(a->loop, &a->block_timer);
     uv_timer_init(a->loop, &a->event_timer);
     uvx_own(&a->scope, &a->job_timer);
+    uvx_own(&a->scope, &a->end_timer);
     uvx_own(&a->scope, &a->grace_timer);
     uvx_own(&a->scope, &a->sweep_timer);
     uvx_own(&a->scope, &a->block_timer);
@@ -2294,6 +2366,8 @@ static int open_handles(struct agent *a, struct err *e)
     agent_signals_open(a);
     if (a->job->timeout > 0)
         uv_timer_start(&a->job_timer, on_job_timeout, (uint64_t)(a->job->timeout * 1000), 0);
+    if (a->job->end.at_s > 0 && a->job->end.warn_s > 0) /* which sets the time */
+        uv_timer_start(&a->end_timer, on_end_timer, 0, 0);
     return 0;
 }
 
@@ -2620,6 +2694,8 @@ void agent_get_status(struct agent *a, struct agent_status *out)
         .health = health[a->fsm.state],
         .elapsed = (double)(mono_ns() - a->started_ns) / 1e9,
         .lost_output = a->lost_output,
+        .ends_at_s = a->job->end.at_s,
+        .stop_text = a->stop_text[0] ? a->stop_text : NULL,
         .nworkers = a->job->nproc,
         .workers = a->status,
     };

@@ -31,6 +31,9 @@
 struct agent;
 struct event_list;
 
+/* The exit status of a job whose time was over: EX_TEMPFAIL of sysexits.h, "start it again". */
+#define EXIT_TIME_LIMIT 75
+
 struct agent_callbacks {
     void (*on_state)(void *arg); /* the state is another one; NULL is allowed */
     /* Output cannot be written, and standard error does not take the text about it. NULL is
@@ -70,7 +73,9 @@ struct agent_status {
     const char *lost_output; /* which output could not be written; NULL: none */
     const char *hang;        /* "SUSPECT", "HUNG"; NULL: it does not hang, or is not watched */
     const char *hang_text;
-    const char *slow; /* which ranks are slow, one line; NULL: none, or they are not watched */
+    const char *slow;      /* which ranks are slow, one line; NULL: none, or they are not watched */
+    double ends_at_s;      /* Unix time when the scheduler ends the job; 0: not known */
+    const char *stop_text; /* why the job stops for good; NULL: it does not */
     int nworkers;
     const struct agent_worker_status *workers; /* valid until the loop runs again */
 };

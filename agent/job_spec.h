@@ -85,8 +85,14 @@ struct job_spec {
     double timeout;    /* wall clock for the whole job, seconds; 0: none */
     double hang_after; /* --hang_after, seconds; 0: hangs are not watched for */
     enum on_hang { ON_HANG_REPORT, ON_HANG_RESTART, ON_HANG_END } on_hang;
-    const char *nccl_profiler;     /* our plug-in for NCCL; NULL: it is not wanted, or not there */
-    int slow_percent;              /* --slow_ranks; 0: slow ranks are not watched for */
+    const char *nccl_profiler; /* our plug-in for NCCL; NULL: it is not wanted, or not there */
+    int slow_percent;          /* --slow_ranks; 0: slow ranks are not watched for */
+    struct {
+        double at_s;    /* Unix time when the scheduler ends the job; 0: not known */
+        double warn_s;  /* --end_warning: the job is stopped so long before; 0: it is not */
+        int signal;     /* by which its workers learn of it */
+        double grace_s; /* from then until SIGKILL */
+    } end;
     double shutdown_timeout;       /* grace between the stop signal and SIGKILL, seconds */
     const int *stop_signals;       /* that stop the job, each once; 0-terminated */
     const char *signals_to_handle; /* the same as the user wrote them: torchrun hands that on */

@@ -18,23 +18,24 @@ _dlaunch() {
         --wdir --multi_prog --virtual_local_rank --start_method --max_restarts
         --max_node_restarts --no_restart_codes --on_cause --progress_time
         --restart_policy --warm --restart_backoff --monitor_interval --mpir
-        --timeout --hang_after --on_hang --slow_ranks --shutdown_timeout
-        --signals_to_handle --isolate --log_dir --redirects --tee
-        --local_ranks_filter --ranks --fold --duplicate_stdout_filters
-        --duplicate_stderr_filters --log_line_prefix_template --report --events
-        --ledger --checkpoint_mark --timeline --progress_file --pod_message
-        --metrics --metrics_file --log_file --log_time --log_format --quiet
-        --verbose --event_log_handler --logs_specs --bind --numa_binding
-        --gpu_check --gpu_memory_wait --doctor --output --preflight
-        --check_command --check_timeout --daemon --pid_file --conf
-        --print_config --print_binding --dry_run --print_completion
+        --timeout --end_time --end_warning --requeue --hang_after --on_hang
+        --slow_ranks --shutdown_timeout --signals_to_handle --isolate --log_dir
+        --redirects --tee --local_ranks_filter --ranks --fold
+        --duplicate_stdout_filters --duplicate_stderr_filters
+        --log_line_prefix_template --report --events --ledger --checkpoint_mark
+        --timeline --progress_file --pod_message --metrics --metrics_file
+        --log_file --log_time --log_format --quiet --verbose
+        --event_log_handler --logs_specs --bind --numa_binding --gpu_check
+        --gpu_memory_wait --doctor --output --preflight --check_command
+        --check_timeout --daemon --pid_file --conf --print_config
+        --print_binding --dry_run --print_sbatch --print_completion
         --print_options --version --help'
     local flags='
         --elastic --standalone --no_detect --bcast --serve --from_head
         --rdzv_only --insecure --new_token --module --no_python --run_path
-        --use_env --virtual_local_rank --mpir --ledger --quiet --verbose
-        --doctor --preflight --daemon --print_config --print_binding --dry_run
-        --version --help -m -h '
+        --use_env --virtual_local_rank --mpir --requeue --ledger --quiet
+        --verbose --doctor --preflight --daemon --print_config --print_binding
+        --dry_run --print_sbatch --version --help -m -h '
     flags=" ${flags//[[:space:]]/ } "
     COMPREPLY=()
     # Behind the program, complete as for the program.

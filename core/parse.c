@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <math.h>
 #include <stdint.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -181,4 +182,18 @@ bool parse_has(const char *ranges, long n)
             break;
     }
     return false;
+}
+
+int parse_signal(const char *name, size_t len)
+{
+    if (len > 3 && strncmp(name, "SIG", 3) == 0) {
+        name += 3;
+        len -= 3;
+    }
+    for (int s = 1; s < SIGRTMIN; s++) {
+        const char *abbrev = sigabbrev_np(s);
+        if (abbrev && strlen(abbrev) == len && memcmp(abbrev, name, len) == 0)
+            return s;
+    }
+    return 0;
 }

@@ -29,6 +29,9 @@ int parse_ranges(const char *s, struct err *e);
 /* Whether such ranges have the number; what is not well formed ends them. */
 bool parse_has(const char *ranges, long n);
 
+/* The number of the signal "SIGTERM" or "TERM" (len bytes), or 0. */
+int parse_signal(const char *name, size_t len);
+
 /* The candidate nearest to `word` (at most a third of its letters differ), or NULL: "did you mean".
  * '-' and '_' are the same letter. candidates end with NULL. */
 const char *parse_nearest(const char *word, const char *const *candidates);

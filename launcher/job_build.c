@@ -16,6 +16,7 @@
 #include "agent/device/gpu.h"
 #include "agent/device/placement.h"
 #include "agent/output/stdio_std.h"
+#include "core/clock.h"
 #include "core/mem.h"
 #include "core/named_file.h"
 #include "core/netaddr.h"
@@ -23,9 +24,11 @@
 #include "launcher/mpi_program.h"
 #include "launcher/program.h"
 #include "launcher/rdzv_conf.h"
+#include "launcher/time_limit.h"
 
 #define STATIC_PORT 29500
 #define ETCD_PORT   2379
+#define END_S       5.0 /* between SIGKILL to workers and the end of the job's time */
 /* torchrun's for the static backend */
 #define STATIC_JOIN_TIMEOUT 900.0
 
@@ -840,21 +843,6 @@ static char **build_filters(const struct job_spec *spec, struct options *o, enum
 
 /* ------------------------------------------------------------------------------------- stopping */
 
-/* The number of "SIGTERM" or "TERM" (len bytes), or 0. */
-static int find_signal(const char *name, size_t len)
-{
-    if (len > 3 && strncmp(name, "SIG", 3) == 0) {
-        name += 3;
-        len -= 3;
-    }
-    for (int s = 1; s < SIGRTMIN; s++) {
-        const char *abbrev = sigabbrev_np(s);
-        if (abbrev && strlen(abbrev) == len && memcmp(abbrev, name, len) == 0)
-            return s;
-    }
-    return 0;
-}
-
 static int build_signals(struct job_spec *spec, struct options *o, struct err *e)
 {
     const char *s = opt_text(o, OPT_signals_to_handle);
@@ -866,7 +854,7 @@ static int build_signals(struct job_spec *spec, struct options *o, struct err *e
         size_t item = strcspn(s, ","), len = item;
         while (len && isspace((unsigned char)s[len - 1]))
             len--;
-        int signo = find_signal(s, len);
+        int signo = parse_signal(s, len);
         if (signo == SIGKILL || signo == SIGSTOP || signo == SIGCHLD)
             return fail(o, OPT_signals_to_handle, e, "%.*s cannot be handled", (int)len, s);
         if (job_is_stopped_by(spec, signo))
@@ -884,6 +872,23 @@ static int build_signals(struct job_spec *spec, struct options *o, struct err *e
             break;
     }
     spec->signals_to_handle = opt_text(o, OPT_signals_to_handle);
+    return 0;
+}
+
+/* Workers have the time of --end_warning but for END_S, or half of a short one. */
+static int build_end(struct job_spec *spec, struct options *o, struct err *e)
+{
+    spec->end.at_s = opt_given(o, OPT_end_time) ? (double)opt_number(o, OPT_end_time) : 0;
+    if (!opt_given(o, OPT_end_warning))
+        return 0;
+    if (time_limit_warning(o, &spec->end.signal, &spec->end.warn_s, e) < 0)
+        return -EINVAL;
+    double left_s = spec->end.at_s - (double)wall_ns() / 1e9, warn_s = spec->end.warn_s;
+    spec->end.grace_s = warn_s > 2 * END_S ? warn_s - END_S : warn_s / 2;
+    if (spec->end.at_s > 0 && left_s <= warn_s)
+        return fail(
+            o, OPT_end_warning, e, "%s before the end is now: the job's time ends in %.0f s (%s)",
+            opt_text(o, OPT_end_warning), left_s > 0 ? left_s : 0, opt_where(o, OPT_end_time));
     return 0;
 }
 
@@ -1078,7 +1083,7 @@ int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct
     host[sizeof(host) - 1] = '\0';
     spec->host = options_printf(o, "%s", host);
     if (build_nproc(spec, o, e) < 0 || build_rdzv(spec, o, e) < 0 || build_output(spec, o, e) < 0 ||
-        build_signals(spec, o, e) < 0 || check_warm(o, e) < 0 ||
+        build_signals(spec, o, e) < 0 || build_end(spec, o, e) < 0 || check_warm(o, e) < 0 ||
         find_program(spec, o, exit_status, &program, e) < 0 || build_mpi(spec, o, e) < 0 ||
         build_warm(spec, o, e) < 0 || build_checks(spec, o, &program, e) < 0)
         return -EINVAL;

@@ -38,6 +38,8 @@
 #include "launcher/job_build.h"
 #include "launcher/plan.h"
 #include "launcher/programs.h"
+#include "launcher/sbatch.h"
+#include "launcher/time_limit.h"
 #include "launcher/token.h"
 #include "launcher/usage.h"
 
@@ -59,7 +61,8 @@ struct run {
     struct control *control;
     struct metrics *metrics;
     struct notify notify;
-    bool done; /* the agent is */
+    bool done;           /* the agent is */
+    bool requeue, leads; /* --requeue; this is the node of rank 0 */
     int exit_status;
 };
 
@@ -151,7 +154,11 @@ static void on_event(void *arg)
 
 static void on_end(void *arg, int exit_status, const char *text)
 {
-    control_keep(((struct run *)arg)->control, exit_status, text);
+    struct run *r = arg;
+    struct agent_status s;
+    agent_get_status(r->agent, &s);
+    r->leads = s.rdzv.group_rank == 0;
+    control_keep(r->control, exit_status, text);
 }
 
 static void on_control_closed(void *arg)
@@ -206,6 +213,8 @@ static void run_loop(struct run *r)
         uv_walk(&r->loop, count_handle, &nopen);
     }
     notify_close(&r->notify);
+    if (r->requeue && r->leads && r->exit_status == EXIT_TIME_LIMIT)
+        time_limit_requeue();
     if (uv_loop_close(&r->loop) < 0) {
         fflush(NULL);
         _exit(r->exit_status);
@@ -401,6 +410,7 @@ static int run_job(const struct job_spec *job, struct options *o, const struct r
     struct run run = {.job = job,
                       .pid = getpid(),
                       .daemon = &b.daemon,
+                      .requeue = opt_flag(o, OPT_requeue),
                       .notify = {remote ? remote->state_fd : -1}};
     mpir_init(job->mpir, job->path);
     status = guardian_run(&opts, agent_process, &run);
@@ -430,6 +440,8 @@ static int run_on_hosts(const struct host_list *hosts, struct options *o)
     status = head_run(o, hosts, &tokens);
     explicit_bzero(&tokens, sizeof(tokens));
     pid_file_close(&b.pid_file);
+    if (opt_flag(o, OPT_requeue) && status == EXIT_TIME_LIMIT)
+        time_limit_requeue();
     return o->torchrun && status != 0 ? 1 : status;
 }
 
@@ -500,7 +512,15 @@ static int launch(struct options *o, int argc, char **argv, const struct remote_
         log_error("%s", e.msg);
         return 2;
     }
-    int given = host_list_read(&hosts, o, &e);
+    if (opt_flag(o, OPT_print_sbatch)) {
+        if (plan_options_without_hosts(o, &e) == 0 && sbatch_print(stdout, o, argc, argv, &e) == 0)
+            return 0;
+        log_error("%s", e.msg);
+        return ferror(stdout) ? 1 : 2;
+    }
+    int given = time_limit_read(o, environ, &e);
+    if (given == 0)
+        given = host_list_read(&hosts, o, &e);
     if (given > 0 && (given = allocation_read(o, environ, &e)) == 0)
         given = host_list_read(&hosts, o, &e);
     if (given < 0 || (given > 0 && plan_options_without_hosts(o, &e) < 0)) {

@@ -59,8 +59,8 @@ void rdzv_stopped(struct rdzv *r, const struct failure *all, size_t n);
 
 /* This launcher was told to stop (STOP_SIGNAL, STOP_TIMEOUT, STOP_REQUEST) or cannot go on
  * (STOP_INTERNAL); the agent is stopping its workers already and calls rdzv_stopped() after. The
- * other nodes go on without it when enough are left (not on STOP_TIMEOUT and STOP_REQUEST, which
- * end the job); else the job ends with exit_code. */
+ * other nodes go on without it when enough are left (not on STOP_TIMEOUT, STOP_REQUEST and
+ * STOP_TIME_LIMIT, which end the job); else the job ends with exit_code. */
 void rdzv_leave(struct rdzv *r, enum stop_reason reason, int exit_code, const char *text);
 
 /* Asks all nodes; on_request comes here, too. False: no coordinator is in reach. */

@@ -570,7 +570,7 @@ void report_print(FILE *out, const struct report_input *in, int color, int colum
         return;
     }
     putc('\n', out);
-    bool told = r->reason == STOP_SIGNAL || r->reason == STOP_REQUEST;
+    bool told = report_was_told(r->reason);
     bool cause = r->n > 0 && is_cause(&r->failures[0]);
     rule(&pg);
     words_escaped(&b, in->job->name);

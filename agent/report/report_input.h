@@ -24,4 +24,10 @@ struct report_input {
     const char *stacks; /* of the workers before they were stopped (stack_tree.h), or NULL */
 };
 
+/* Whether the job was stopped from outside, and has not failed. */
+static inline bool report_was_told(enum stop_reason reason)
+{
+    return reason == STOP_SIGNAL || reason == STOP_REQUEST || reason == STOP_TIME_LIMIT;
+}
+
 #endif

@@ -34,7 +34,8 @@ static const char *const reasons[STOP_REASONS] = {[STOP_FAILURE] = "failure",
                                                   [STOP_REQUEST] = "request",
                                                   [STOP_COORDINATOR_LOST] = "coordinator_lost",
                                                   [STOP_RENDEZVOUS] = "rendezvous",
-                                                  [STOP_INTERNAL] = "internal"};
+                                                  [STOP_INTERNAL] = "internal",
+                                                  [STOP_TIME_LIMIT] = "time_limit"};
 
 static json_t *cause_or_null(enum cause c)
 {
@@ -102,7 +103,7 @@ static const char *outcome(const struct rdzv_result *r)
 {
     if (r->exit_code == 0)
         return "succeeded";
-    return r->reason == STOP_SIGNAL || r->reason == STOP_REQUEST ? "stopped" : "failed";
+    return report_was_told(r->reason) ? "stopped" : "failed";
 }
 
 static json_t *ledger_json(const struct ledger *l)

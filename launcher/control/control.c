@@ -132,6 +132,8 @@ static json_t *status_json(const struct control *c)
         s.hang ? json_pack("{s:s,s:o}", "state", s.hang, "text", json_text(s.hang_text))
                : json_null());
     json_object_set_new(j, "slow", s.slow ? json_text(s.slow) : json_null());
+    json_object_set_new(j, "stop", s.stop_text ? json_text(s.stop_text) : json_null());
+    json_object_set_new(j, "ends_at", s.ends_at_s > 0 ? json_real(s.ends_at_s) : json_null());
     return j;
 }
 

@@ -148,6 +148,16 @@ static void print_worker(const json_t *w)
     print_program(w);
 }
 
+/* Why and when the job ends, as far as that is known. */
+static void print_end(const json_t *s)
+{
+    char at[32];
+    if (json_is_string(json_object_get(s, "stop")))
+        printf("  stopping: %s\n", text_of(s, "stop"));
+    if (json_is_number(json_object_get(s, "ends_at")))
+        printf("  the job's time ends at %s\n", time_text(seconds_of(s, "ends_at"), at));
+}
+
 static void print_job(const struct job *j)
 {
     const json_t *s = j->status, *workers = json_object_get(s, "workers"), *w;
@@ -181,6 +191,8 @@ static void print_job(const struct job *j)
         printf("  %s: %s\n", text_of(hang, "state"), text_of(hang, "text"));
     if (json_is_string(json_object_get(s, "slow")))
         printf("  SLOW: %s\n", text_of(s, "slow"));
+    if (!j->ended)
+        print_end(s);
     if (json_array_size(workers) == 0 || number_of(s, "node") < 0)
         return;
     printf("\n  %-6s %-6s %-8s %-9s %s\n", "RANK", "LOCAL", "PID", "STATE", "SINCE START");

@@ -85,7 +85,8 @@ static bool stays_here(enum opt_id id)
         OPT_help,      OPT_version,      OPT_print_options,  OPT_new_token, OPT_token_file,
         OPT_token_fd,  OPT_daemon,       OPT_pid_file,       OPT_log_file,  OPT_report,
         OPT_nnodes,    OPT_spares,       OPT_nproc_per_node, OPT_node_rank, OPT_rdzv_id,
-        OPT_rdzv_conf, OPT_no_detect,    OPT_standalone,     OPT_events,    OPT_multi_prog};
+        OPT_rdzv_conf, OPT_no_detect,    OPT_standalone,     OPT_events,    OPT_multi_prog,
+        OPT_requeue};
     for (size_t i = 0; i < ARRAY_LEN(here); i++) {
         if (here[i] == id)
             return true;

@@ -28,6 +28,8 @@ static const struct cause_row rows[CAUSES] = {
     [CAUSE_RENDEZVOUS] = {"rendezvous", ACTION_END, false, "the nodes did not meet in time"},
     [CAUSE_INTERNAL] = {"internal", ACTION_END, false,
                         "dlaunch failed, or a resource of a node was exhausted"},
+    [CAUSE_TIME_LIMIT] = {"time-limit", ACTION_END, false,
+                          "the time that the scheduler gives the job ends"},
 };
 
 static const char *const actions[ACTIONS] = {[ACTION_DEFAULT] = "default",
@@ -132,6 +134,7 @@ enum cause cause_of_stop(enum stop_reason reason, const struct failure *first)
         [STOP_COORDINATOR_LOST] = CAUSE_COORDINATOR_LOST,
         [STOP_RENDEZVOUS] = CAUSE_RENDEZVOUS,
         [STOP_INTERNAL] = CAUSE_INTERNAL,
+        [STOP_TIME_LIMIT] = CAUSE_TIME_LIMIT,
     };
     enum cause c = first ? cause_of_failure(first) : CAUSE_NONE;
     return c != CAUSE_NONE ? c : causes[reason];

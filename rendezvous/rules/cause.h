@@ -26,6 +26,7 @@ enum cause {
     CAUSE_COORDINATOR_LOST,
     CAUSE_RENDEZVOUS,
     CAUSE_INTERNAL,
+    CAUSE_TIME_LIMIT, /* of the scheduler */
     CAUSES,
 };
 

@@ -965,9 +965,9 @@ static void node_leaves(struct rdzv_state *s, struct rdzv_node *n, const struct 
 {
     /* The coordinator leaves with its own launcher. */
     bool witness = rdzv_node_is_witness(n);
-    bool ends =
-        n->peer.own ||
-        (!witness && (st->leave_reason == STOP_TIMEOUT || st->leave_reason == STOP_REQUEST));
+    bool of_job = st->leave_reason == STOP_TIMEOUT || st->leave_reason == STOP_REQUEST ||
+                  st->leave_reason == STOP_TIME_LIMIT;
+    bool ends = n->peer.own || (!witness && of_job);
     if (!n->leaving) {
         char name[RDZV_TEXT_MAX];
         node_event(s, now, EVENT_NODE_LEAVE, n, leave_text(st));

@@ -56,6 +56,7 @@ enum stop_reason {
     STOP_COORDINATOR_LOST,
     STOP_RENDEZVOUS, /* the nodes did not come together: join timeout, refused, bad endpoint */
     STOP_INTERNAL,   /* dlaunch's own fault or want of resources on some node */
+    STOP_TIME_LIMIT, /* the scheduler's time for the job ends */
     STOP_REASONS,
 };
 

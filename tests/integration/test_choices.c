@@ -129,6 +129,65 @@ START_TEST(timeout_of_all_nodes)
 }
 END_TEST
 
+/* Each worker gets the signal, and the status says that the job should start again. */
+START_TEST(end_of_time_of_all_nodes)
+{
+    struct cluster c;
+    cluster_start(&c, 2,
+                  "--end_time %lld --end_warning USR1@10 --nproc_per_node 2 --max_restarts 1 %%W "
+                  "trap USR1 %%T/told wait-lines 4 %%T/told exit 3",
+                  (long long)time(NULL) + 12);
+    cluster_wait(&c, 75, 20);
+    ck_assert_int_eq(count_lines(tmppath("told")), 4);
+    for (int i = 0; i < 2; i++) {
+        expect_words(c.node[i].err, "STOPPED: the job's time ends in 10 s (--end_warning)");
+        expect_no_text(c.node[i].err, "restart 1");
+    }
+    cluster_fini(&c);
+    /* Who does not heed it is killed in time. */
+    struct proc p, q;
+    dlaunch_start(&p, NULL, "--end_time %lld --end_warning 2 %%W ignore TERM append %%T/up pause",
+                  (long long)time(NULL) + 4);
+    expect_status(&p, 75, 20);
+    expect_text(p.err, "SIGTERM to 1 worker, SIGKILL after 1 s");
+    expect_text(p.err, "1 worker did not stop within 1 s: killing");
+    proc_fini(&p);
+    /* Until then dlaunchctl says why and when. */
+    dlaunch_start(&p, NULL, "--end_time %lld --end_warning 60 %%W ignore TERM append %%T/up pause",
+                  (long long)time(NULL) + 62);
+    proc_expect_err(&p, "SIGTERM to 1 worker", 20);
+    proc_start(
+        &q, ARGV((char *)build_path("dlaunchctl"), "status", (char *)test_text("%d", (int)p.pid)),
+        NULL, 0);
+    ck_assert_int_eq(proc_wait(&q, 20), 0);
+    expect_text(q.out, "stopping: the job's time ends in 60 s (--end_warning)\n");
+    expect_text(q.out, "the job's time ends at ");
+    proc_fini(&q);
+    signal_until_end(&p, SIGTERM, 20);
+    expect_status(&p, 75, 10);
+    proc_fini(&p);
+}
+END_TEST
+
+/* What a scheduler sends at the end, without a warning, is no stop by the user. */
+START_TEST(sigterm_at_the_end_of_time)
+{
+    static const struct {
+        int after, status;
+    } cases[] = {{0, 75}, {3600, 128 + SIGTERM}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct proc p;
+        dlaunch_start(&p, NULL, "--end_time %lld %%W append %%T/up pause",
+                      (long long)time(NULL) + cases[i].after);
+        wait_lines(tmppath("up"), 1, 10);
+        proc_kill(&p, SIGTERM);
+        expect_status(&p, cases[i].status, 10);
+        proc_fini(&p);
+        unlink(tmppath("up"));
+    }
+}
+END_TEST
+
 /* The first signal after that is no second word: the workers keep their grace. */
 START_TEST(a_signal_after_the_timeout)
 {
@@ -283,6 +342,8 @@ static Suite *suite(void)
     tcase_add_test(tc, backoff);
     tcase_add_test(tc, stopped_in_a_pause);
     tcase_add_test(tc, timeout_of_all_nodes);
+    tcase_add_test(tc, end_of_time_of_all_nodes);
+    tcase_add_test(tc, sigterm_at_the_end_of_time);
     tcase_add_test(tc, a_signal_after_the_timeout);
     tcase_add_test(tc, store_of_the_program);
     tcase_add_test(tc, binding);

@@ -252,6 +252,24 @@ START_TEST(an_early_exit_with_0_is_the_first_failure)
 }
 END_TEST
 
+/* ---------------------------------------------------------------------------------- end of time */
+
+/* The warning (--end_warning) ends no operation: all ranks learn of it by one, and save together.
+ */
+START_TEST(operations_go_on_after_the_warning_of_the_end)
+{
+    struct cluster c;
+    start_ranks(&c, 2, 4, test_text("--end_time %lld --end_warning 20", (long long)time(NULL) + 24),
+                "agree");
+    cluster_wait(&c, 75, 20);
+    for (int r = 0; r < 4; r++)
+        ck_assert_msg(g_job->rank[r].told && g_job->rank[r].code == 0, "rank %d", r);
+    for (int i = 0; i < 2; i++)
+        expect_words(c.node[i].err, "the job's time ends in 20 s (--end_warning)");
+    cluster_fini(&c);
+}
+END_TEST
+
 /* ----------------------------------------------------------------------------- programs in turn */
 
 /* The programs that rank 0 runs first, that rank 1 runs at the same time, and that rank 0 runs
@@ -310,6 +328,8 @@ static Suite *suite(void)
     tc = test_case(s, "hang", 60);
     tcase_add_test(tc, a_timeout_is_reported_with_the_last_operations);
     tcase_add_test(tc, a_hang_is_reported_with_the_last_operations);
+    tc = test_case(s, "end of time", 60);
+    tcase_add_test(tc, operations_go_on_after_the_warning_of_the_end);
     tc = test_case(s, "programs in turn", 60);
     tcase_add_loop_test(tc, a_rank_in_its_next_program_is_named, 0, 2 * TURNS);
     return s;

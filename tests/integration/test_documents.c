@@ -55,8 +55,9 @@ static void each_document(void (*fn)(const char *path, const char *text))
 static char *g_others; /* the help texts of the programs besides dlaunch */
 
 /* Options of programs that are not part of dlaunch. */
-static const char *const foreign[] = {"--nodes", "--ntasks-per-node", "--no-kill", "--cflags",
-                                      "--libs",  "--local-rank",      "--lr",      NULL};
+static const char *const foreign[] = {
+    "--nodes", "--ntasks-per-node", "--no-kill", "--signal", "--cflags",
+    "--libs",  "--local-rank",      "--lr",      NULL};
 
 static bool is_name(char c)
 {

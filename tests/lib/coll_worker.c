@@ -13,6 +13,7 @@
  *     coll_worker unequal FILE       rank 0 receives 1 element, and rank 1 sends 3
  *     coll_worker leave R FILE       two times all_reduce, the second one without rank R, which
  *                                    exits with 0
+ *     coll_worker agree FILE         all_reduce until a rank has got SIGTERM, which all learn so
  *
  * FILE is a struct coll_job. Nobody but those who hang minds SIGTERM: the launcher stops those who
  * have something to say yet. They end when all others but one have said it, or as many in all as
@@ -187,6 +188,28 @@ static int leave(int rank, dlcoll_comm *c)
     return sums(1, c);
 }
 
+static volatile sig_atomic_t g_warned;
+
+static void on_warning(int signo)
+{
+    g_warned = signo == SIGTERM;
+}
+
+static int agree(dlcoll_comm *c, struct coll_job_rank *mine)
+{
+    signal(SIGTERM, on_warning);
+    for (int32_t x = 0, k = 0; x == 0; k++) {
+        x = g_warned;
+        mine->code = dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_MAX, c, NULL, NULL);
+        if (mine->code < 0)
+            fail("all_reduce", c);
+        if (k == 0)
+            say_ready(mine);
+    }
+    atomic_store(&mine->told, 1);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     int status = 0, op = argc == 4 && !strcmp(argv[1], "for-ever") ? coll_op_of(argv[2]) : -1;
@@ -197,10 +220,12 @@ int main(int argc, char **argv)
     bool differs = argc == 4 && !strcmp(argv[1], "differ");
     bool leaves = argc == 4 && !strcmp(argv[1], "leave");
     bool unequals = argc == 3 && !strcmp(argv[1], "unequal");
-    if (op < 0 && !differs && !leaves && !unequals && !hangs && !shrinks && !adds && !receives) {
+    bool agrees = argc == 3 && !strcmp(argv[1], "agree");
+    if (op < 0 && !agrees && !differs && !leaves && !unequals && !hangs && !shrinks && !adds &&
+        !receives) {
         fprintf(stderr, "usage: coll_worker for-ever OP FILE | shrink FILE | hang MS FILE | "
                         "sums N FILE | receive FILE | differ R FILE | unequal FILE | "
-                        "leave R FILE\n");
+                        "leave R FILE | agree FILE\n");
         return 2;
     }
     signal(SIGTERM, hangs ? SIG_DFL : SIG_IGN);
@@ -215,6 +240,8 @@ int main(int argc, char **argv)
     if (adds || receives)
         return adds ? sums(atoi(argv[2]), c) : receive(c);
     struct coll_job_rank *mine = &g_job->rank[dlcoll_rank(c)];
+    if (agrees)
+        return agree(c, mine);
     const char *survivors = getenv("SURVIVORS");
     int n = survivors ? atoi(survivors) : dlcoll_size(c) - 1;
     if (hangs)

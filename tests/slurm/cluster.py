@@ -268,6 +268,12 @@ class Cluster:
             if not entry.name.startswith("."):
                 os.unlink(entry.path)
 
+    def home_write(self, name, text):
+        path = os.path.join(self.home, name)
+        with open(path, "w") as f:
+            f.write(text)
+        os.chown(path, USER, USER)
+
     def home_file(self, name):
         path = os.path.join(self.home, name)
         if not os.path.exists(path):

@@ -183,6 +183,97 @@ def scancel_leaves_nothing(c):
     cancel_at_random(c, 20, time.time_ns())
 
 
+def print_sbatch(c):
+    """The script runs as it is printed, and says what it should have."""
+    script = "dlaunch --print_sbatch -N 2 --nproc_per_node 2 worker env RANK env 'a b' >job.sh"
+    c.type(f"{script}; sbatch -Q -W -o log job.sh").ended(0)
+    got = sorted(line for line in c.home_file("log").splitlines() if line.startswith("RANK="))
+    if got != numbered("RANK", 4):
+        raise Failure(c.home_file("job.sh") + c.home_file("log"))
+    c.type("dlaunch --print_sbatch -n 4 -ppn 2 --spares 0 worker env RANK >job.sh; sbatch -Q -W -o log job.sh").ended(0)
+    c.type("dlaunch --print_sbatch -N2").ended(2).expect("no program is given", "err")
+    c.type("dlaunch --print_sbatch -H n1,n2 worker").ended(2).expect("leave out --host", "err")
+
+
+# ------------------------------------------------------------------------------------------- end of time
+
+# Says that it runs; goes on from a checkpoint; writes one when it is warned.
+CHECKPOINTS = """\
+trap 'echo told $RANK >>log' USR2
+trap 'echo saved $RANK >>saved; exit 0' USR1
+echo run ${SLURM_RESTART_COUNT:-0} $RANK >>log
+[ -e saved ] && exit 0
+while :; do sleep 0.1; done
+"""
+
+
+def job_field(c, job, field):
+    line = c.head.run("scontrol", "-o", "show", "job", job, user=True).stdout
+    return dict(word.split("=", 1) for word in line.split() if "=" in word)[field]
+
+
+def a_job_that_runs_out_of_time_is_requeued(c):
+    """Slurm's own warning (--signal) is passed on; dlaunch's ends the job, which goes on after its second start."""
+    c.home_write("train.sh", CHECKPOINTS)
+    job = c.type("sbatch --parsable -N2 --ntasks-per-node=1 -t1 --signal=USR2@55 --open-mode=append -o out --wrap '"
+                 "srun dlaunch --end_warning USR1@20 --requeue --report report sh train.sh; echo status $? >>log'")
+    job = job.ended(0).text().strip()
+
+    def has(*lines):
+        return lambda: sorted(c.home_file("log").splitlines()) == sorted(lines)
+    first = ["run 0 0", "run 0 1", "told 0", "told 1"]
+    slurm.wait_for("Slurm's warning", has(*first), 90)
+    slurm.wait_for("the requeue", lambda: job_field(c, job, "Restarts") == "1", 60)
+    report = json.loads(c.home_file("report"))
+    if (report["reason"], report["exit_code"]) != ("time_limit", 75):
+        raise Failure(str(report))
+    if sorted(c.home_file("saved").splitlines()) != ["saved 0", "saved 1"]:
+        raise Failure(c.home_file("saved"))
+    slurm.wait_for("the end of its first run", lambda: c.is_idle() and job_field(c, job, "JobState") == "PENDING")
+    # Not in two minutes, but not in this second either, in which slurmd refuses the job that it has just ended.
+    c.head.run("scontrol", "update", f"jobid={job}", "starttime=now+3")
+    try:
+        slurm.wait_for("its second run", lambda: "status 0" in c.home_file("log"))
+    except Failure as why:
+        raise Failure(f"{why}\n{c.home_file('log')}{c.home_file('out')}"
+                      f"{c.head.run('scontrol', '-o', 'show', 'job', job).stdout}") from None
+    said = sorted(set(c.home_file("log").splitlines()) - {"status 75"})  # which Slurm may leave it no time to say
+    if said != [*first[:2], "run 1 0", "run 1 1", "status 0", *first[2:]]:
+        raise Failure(c.home_file("log"))
+
+
+def own_steps_end_before_their_time(c):
+    """Without srun the head asks Slurm, and all of its launchers know it."""
+    c.home_write("train.sh", CHECKPOINTS)
+    p = c.type("salloc -Q -N2 -t1 dlaunch -N2 --end_warning USR1@55 --events events sh train.sh").ended(75)
+    if sorted(c.home_file("saved").splitlines()) != ["saved 0", "saved 1"]:
+        p.fail(c.home_file("saved"))
+    for name in ("stop", "finish"):
+        events = [e for e in map(json.loads, c.home_file("events").splitlines()) if e["name"] == name]
+        if len(events) != 1 or events[0]["context"]["cause"] != "time-limit":
+            p.fail(f"{name}: {events}")
+
+
+def what_cannot_be_requeued_is_refused(c):
+    c.type("salloc -Q -N1 dlaunch --requeue worker").ended(2).expect("none of sbatch's", "err")
+    c.type("sbatch -Q -W --no-requeue -N1 -o log --wrap 'dlaunch --requeue worker'").ended(2)
+    if "sbatch --requeue" not in c.home_file("log"):
+        raise Failure(c.home_file("log"))
+    c.type("salloc -Q -N1 dlaunch --end_warning 60 worker").ended(0).expect("no time limit", "err")
+
+
+def signals_of_scancel_are_passed_on(c):
+    """To each worker once, by srun and by steps of its own."""
+    c.home_write("catch.sh", "trap 'echo caught $RANK; exit 0' USR1; echo >>up; while :; do sleep 0.05; done")
+    for line, to in ((f"{STEP} dlaunch sh catch.sh", "$(squeue -h -o %i)"),
+                     ("salloc -Q -N2 dlaunch -N2 sh catch.sh", "$(squeue -h -o %i)")):
+        c.home_write("up", "")
+        p = c.type(line)
+        slurm.wait_for("the workers", lambda: c.home_file("up").count("\n") == 2)
+        c.type(f"scancel -s USR1 {to}").ended(0)
+        p.ended(0).says("caught 0", "caught 1")
+
+
 # -------------------------------------------------------------------------------------------- lost nodes
 
 ELASTIC = "dlaunch -N 2 --spares 1 --max_restarts 1 --events events"
@@ -224,7 +315,9 @@ def a_lost_node_of_an_allocation(c):
 COMMON = [a_launcher_on_each_node, tasks_and_workers_are_one_too_many, the_advice_is_good_in_a_script_with_tasks,
           programs_without_dlaunch, salloc_without_srun, sbatch_without_srun, standard_input_and_report_of_own_steps,
           too_many_nodes_are_refused, a_killed_head_ends_its_steps,
-          steps_that_overlap, array_jobs, heterogeneous_jobs, several_jobs_on_a_node, scancel_leaves_nothing]
+          steps_that_overlap, array_jobs, heterogeneous_jobs, several_jobs_on_a_node,
+          print_sbatch, own_steps_end_before_their_time, what_cannot_be_requeued_is_refused, signals_of_scancel_are_passed_on,
+          a_job_that_runs_out_of_time_is_requeued, scancel_leaves_nothing]
 SPARE = [a_lost_node_of_a_step, a_lost_node_of_an_allocation]
 # The tests of each cluster.
 GROUPS = [({"nodes": 2}, COMMON),

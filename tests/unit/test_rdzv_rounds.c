@@ -409,8 +409,8 @@ START_TEST(leave_by_timeout_or_request_ends_the_job_for_all)
     static const struct {
         enum stop_reason reason;
         int code;
-    } cases[] = {{STOP_TIMEOUT, 124}, {STOP_REQUEST, 130}};
-    for (size_t i = 0; i < 2; i++) {
+    } cases[] = {{STOP_TIMEOUT, 124}, {STOP_REQUEST, 130}, {STOP_TIME_LIMIT, 75}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         running(RDZV_C10D, 1, 3, 3, 7);
         leave(2, cases[i].reason, cases[i].code, "enough", true);
         ck_assert_int_eq(seen[0].why.reason, cases[i].reason);
@@ -419,7 +419,7 @@ START_TEST(leave_by_timeout_or_request_ends_the_job_for_all)
         stop_all(2);
         PHASE(RDZV_FINISH);
         ck_assert_int_eq(seen[0].result.exit_code, cases[i].code);
-        if (i == 0)
+        if (i + 1 < ARRAY_LEN(cases))
             rdzv_state_free(state);
     }
 }

@@ -580,7 +580,7 @@ corpora: $(FUZZ:%=$(BUILD)/replay/%)
 bench_bin = $(BUILD)/tests/bench/$(1)
 
 .PHONY: bench bench-launch bench-hosts bench-restart bench-torch bench-torchrun bench-rdzv bench-store bench-stdio \
-        bench-reduce bench-coll bench-progress bench-job bench-faults bench-recovery bench-hostile kill-trials deps-bench
+        hang-trials bench-reduce bench-coll bench-progress bench-job bench-faults bench-recovery bench-hostile kill-trials deps-bench
 deps-bench:
 	$(Q)conf/install-deps.sh bench
 
@@ -674,6 +674,9 @@ $(COLL_BENCH)/peer_gloo: tests/bench/coll/peer_gloo.cc $(COLL_HARNESS) tests/ben
 
 # kill -9 at random moments; a short run of it is in `make test`. SEED=n repeats one.
 TRIALS ?= 3000
+hang-trials: all $(BUILD)/tests/hang_worker
+	$(Q)tests/bench/hang-trials.py $(BUILD) $(TRIALS)
+
 kill-trials: all $(call bench_bin,kill_trials)
 	$(Q)$(call bench_bin,kill_trials) $(BUILD) $(TRIALS) 1 $(SEED)
 	$(Q)$(call bench_bin,kill_trials) $(BUILD) $(TRIALS) 2 $(SEED)
@@ -772,6 +775,7 @@ help:
 	@echo '  test-gpu         what only a machine with a GPU can show'
 	@echo '  bench            side by side with the peers that are installed'
 	@echo '  kill-trials      kill -9 at random moments, TRIALS=3000 with 1 launcher and with 2'
+	@echo '  hang-trials      hangs planted at random, TRIALS=3000: who is named on every node, and when'
 	@echo '  failing-calls    every call of a launcher that can fail, failed once'
 	@echo '  warm-restarts    a Python program restarted warm, RESTARTS times (1,000): what is left'
 	@echo '  doctor-trials    --doctor on eight clean nodes, DOCTOR_RUNS times (100): no problem is reported (root)'

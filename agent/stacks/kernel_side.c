@@ -65,6 +65,9 @@ static const struct {
 #ifdef SYS_epoll_wait
     {SYS_epoll_wait, "epoll_wait", -1},
 #endif
+#ifdef SYS_vfork
+    {SYS_vfork, "vfork", -1},
+#endif
 #ifdef SYS_pause
     {SYS_pause, "pause", -1},
 #endif

@@ -46,6 +46,8 @@ static const struct planted {
     {"stop", "is stopped (state T)", "hang_worker.c:"},
     {"pipe", "sleeps in write of a pipe", "hang_worker.c:"},
     {"lock", "sleeps in flock of /", "hang_worker.c:"},
+    {"group", "waits in barrier #1 instead", "hang_worker.c:"},
+    {"kernel", "hangs in the kernel (state D)", "step (hang_worker.c:"},
 };
 
 /* Both nodes print one line that names the rank; the events have it, and so has the status. */

@@ -10,7 +10,9 @@
  *     skip    leaves out one operation
  *     send    sends to the next rank, which does not receive
  *     locks   two threads, two mutexes
+ *     group   its operation is that of another group
  *     stop    SIGSTOP
+ *     kernel  state D: it waits for a child of vfork() that does not go on
  *     pipe    writes to a full pipe
  *     lock    waits for a lock on a file
  *     pause   works for 1.5 s once and goes on: a checkpoint
@@ -33,7 +35,7 @@
 
 enum { STEPS = 40, STEP_MS = 10 };
 
-static dlcoll_comm *g_comm;
+static dlcoll_comm *g_comm, *g_pair;
 static pthread_mutex_t g_lock[2] = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER};
 static pthread_barrier_t g_both;
 static volatile long g_count;
@@ -176,6 +178,22 @@ static void note_time(const char *dir)
     fclose(f);
 }
 
+/* The parent of a vfork()'s child does not go on before the child does. */
+static void wait_in_kernel(void)
+{
+    pid_t child = vfork();
+    if (child == 0) {
+        for (;;)
+            pause();
+    }
+}
+
+/* The other member of the group is where all others are. */
+static void meet_in_group(void)
+{
+    check(dlcoll_barrier(g_pair, NULL, NULL), "barrier of a group");
+}
+
 static void plant(const char *kind, const char *dir, int rank, int size)
 {
     if (strcmp(kind, "sleep") == 0)
@@ -188,6 +206,10 @@ static void plant(const char *kind, const char *dir, int rank, int size)
         send_alone(rank, size);
     else if (strcmp(kind, "locks") == 0)
         deadlock();
+    else if (strcmp(kind, "group") == 0)
+        meet_in_group();
+    else if (strcmp(kind, "kernel") == 0)
+        wait_in_kernel();
     else if (strcmp(kind, "stop") == 0)
         raise(SIGSTOP);
     else if (strcmp(kind, "pipe") == 0)
@@ -209,6 +231,8 @@ int main(int argc, char **argv)
     check(dlcoll_init(&g_comm, NULL), "init");
     snprintf(end, sizeof(end), "%s/end", argv[3]);
     int rank = dlcoll_rank(g_comm), size = dlcoll_size(g_comm);
+    if (strcmp(argv[1], "group") == 0)
+        check(dlcoll_comm_split(g_comm, rank / 2, rank, &g_pair, NULL), "comm_split");
     for (int i = 0; i < STEPS; i++)
         step();
     printf("up\n");

@@ -330,12 +330,18 @@ test-pods:
 	$(Q)tests/pods/test_manifests.py
 	$(Q)/usr/bin/python3 -B tests/pods/test_pods.py $(BUILD)
 
-# A real Slurm (munged, slurmctld, slurmd) in network namespaces (root): what dlaunch does in its jobs.
-.PHONY: test-slurm
-test-slurm:
+# A real Slurm (munged, slurmctld, slurmd) in network namespaces (root): what dlaunch does in its jobs; jobs that are
+# cancelled at random moments; from srun to the first worker beside plain srun; from the loss of a node to the next round.
+.PHONY: test-slurm slurm-trials bench-slurm
+test-slurm slurm-trials bench-slurm:
 	$(Q)conf/install-deps.sh slurm
 	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) all $(BUILD)/tests/worker
-	$(Q)/usr/bin/python3 -B tests/slurm/test_slurm.py $(BUILD)
+	$(Q)/usr/bin/python3 -B tests/slurm/test_slurm.py $(BUILD) $(slurm-args-$@)
+slurm-args-slurm-trials = scancel $(CANCELS)
+slurm-args-bench-slurm = start $(STARTS) lost $(LOST)
+CANCELS ?= 500
+STARTS ?= 20
+LOST ?= 5
 
 # Unmodified MPI programs: Debian's MPICH and Open MPI, clients of PMI-2 and PMIx.
 .PHONY: test-mpi bench-mpi
@@ -767,6 +773,8 @@ help:
 	@echo '  image test-image the container image (IMAGE_TOOL=docker build); built, and run as pods are (root)'
 	@echo '  test-pods        the manifests of conf/kubernetes, and jobs in pods of less kind clusters (root)'
 	@echo '  test-slurm       jobs in a real Slurm, in network namespaces (root)'
+	@echo '  slurm-trials     CANCELS=500 jobs there, cancelled at random moments: nothing may be left'
+	@echo '  bench-slurm      the start beside plain srun (STARTS=20), the next round after a lost node (LOST=5)'
 	@echo '  test-mpi         unmodified programs of MPICH and Open MPI on one node and two (root)'
 	@echo '  bench-hosts      starting on two hosts, by the daemon and by ssh, beside mpirun and Hydra (root)'
 	@echo '  bench-mpi        hello of RANKS ranks (128) and the death of a rank, beside mpiexec and mpirun'

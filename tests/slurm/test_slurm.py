@@ -3,12 +3,15 @@
 
     test_slurm.py BUILD                 the tests
     test_slurm.py BUILD scancel N       N jobs, each cancelled at a random moment
+    test_slurm.py BUILD start N         N times from srun to the first worker, beside plain srun
+    test_slurm.py BUILD lost N          N times from the news of a lost node to the next round
 
 TEST_FILTER=text runs the tests whose name contains it. Needs root, ip(8), Debian's slurm-wlm and munge.
 """
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import time
@@ -304,12 +307,12 @@ def lose_a_node(c, line, silent):
 
 
 def a_lost_node_of_a_step(c):
-    lose_a_node(c, f"srun -N3 --no-kill -K0 --ntasks-per-node=1 {ELASTIC} "
-                f"--rdzv_conf keep_alive_interval=1,keep_alive_max_attempt=4 {WORK}", silent=True)
+    return lose_a_node(c, f"srun -N3 --no-kill -K0 --ntasks-per-node=1 {ELASTIC} "
+                       f"--rdzv_conf keep_alive_interval=1,keep_alive_max_attempt=4 {WORK}", silent=True)
 
 
 def a_lost_node_of_an_allocation(c):
-    lose_a_node(c, f"salloc -Q -N3 --no-kill {ELASTIC} {WORK}", silent=False)
+    return lose_a_node(c, f"salloc -Q -N3 --no-kill {ELASTIC} {WORK}", silent=False)
 
 
 COMMON = [a_launcher_on_each_node, tasks_and_workers_are_one_too_many, the_advice_is_good_in_a_script_with_tasks,
@@ -357,11 +360,54 @@ def run_group(programs, conf, tests, results):
             c.close()
 
 
-def measure(c, what, n):
-    if what == "scancel":
+def measure_scancel(programs, n):
+    c = Cluster(2, programs)
+    try:
         begin = time.monotonic()
         cancel_at_random(c, n, time.time_ns())
         print(f"slurm: {n} jobs cancelled at random moments left nothing ({time.monotonic() - begin:.0f} s)")
+    finally:
+        c.close()
+
+
+def first_worker_ms(c, line):
+    """From the shell's line before srun to the first line of the first worker."""
+    p = c.type(f"date +%s%N; {line} date +%s%N").ended(0)
+    begin, *workers = map(int, p.text().split())
+    return (min(workers) - begin) / 1e6
+
+
+def measure_start(programs, n):
+    """One worker on each of two nodes, in an allocation, by turns."""
+    lines = {"srun": "srun -N2 --ntasks-per-node=1", "srun dlaunch": "srun -N2 --ntasks-per-node=1 dlaunch --quiet"}
+    c = Cluster(2, programs)
+    try:
+        for line in lines.values():  # makes the job token
+            first_worker_ms(c, line)
+        ms = {name: [] for name in lines}
+        for _ in range(n):
+            for name, line in lines.items():
+                ms[name].append(first_worker_ms(c, line))
+    finally:
+        c.close()
+    for name, all_ms in ms.items():
+        print(f"slurm: {name}: {statistics.median(all_ms):.1f} ms to the first worker (median of {n}, "
+              f"{min(all_ms):.1f} to {max(all_ms):.1f})")
+    more = statistics.median(ms["srun dlaunch"]) - statistics.median(ms["srun"])
+    print(f"slurm: dlaunch takes {more:.1f} ms more than plain srun; load {os.getloadavg()[0]:.1f}", flush=True)
+
+
+def measure_lost(programs, n):
+    for i in range(n):
+        for test in SPARE:
+            c = Cluster(3, programs)
+            try:
+                print(f"slurm: {test.__name__} {i + 1}: the next round {test(c) * 1000:.0f} ms after the news", flush=True)
+            finally:
+                c.close()
+
+
+MEASUREMENTS = {"scancel": measure_scancel, "start": measure_start, "lost": measure_lost}
 
 
 def main():
@@ -370,12 +416,9 @@ def main():
         print(f"SKIPPED: Slurm: {why}")
         return 0
     programs = [os.path.join(sys.argv[1], p) for p in PROGRAMS]
-    if len(sys.argv) == 4:
-        c = Cluster(2, programs)
-        try:
-            measure(c, sys.argv[2], int(sys.argv[3]))
-        finally:
-            c.close()
+    for what, n in zip(sys.argv[2::2], sys.argv[3::2]):
+        MEASUREMENTS[what](programs, int(n))
+    if len(sys.argv) > 2:
         return 0
     results = []
     for conf, tests in GROUPS:

@@ -370,7 +370,7 @@ START_TEST(top_of_two_nodes)
     line = test_text("-p %d top", (int)c.node[1].pid);
     ck_assert_int_eq(ctl(&p, line), 0);
     expect_text(p.out, "RUNNING for ");
-    expect_text(p.out, "2 of 2 nodes, 4 workers");
+    expect_text(p.out, "2 of 2 nodes, 4 of 4 workers run");
     expect_text(p.out, "\n3      1 ");
     proc_fini(&p);
     proc_kill(&c.node[0], SIGTERM);

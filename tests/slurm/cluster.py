@@ -50,7 +50,7 @@ PartitionName=test Nodes={nodes} Default=YES MaxTime=INFINITE State=UP OverSubsc
 CGROUP_CONF = """\
 CgroupPlugin={cgroup}
 ConstrainCores=yes
-ConstrainRAMSpace=no
+ConstrainRAMSpace={ram}
 """
 
 # Process 1 of a host: makes the file systems its own, then takes in orphans.
@@ -81,6 +81,15 @@ def missing():
     made = subprocess.run(["unshare", "--net", "--pid", "--fork", "--mount", "ip", "link", "add", "br0", "type",
                            "bridge"], capture_output=True)
     return "this machine does not allow new network namespaces with bridges" if made.returncode else None
+
+
+def limits_memory():
+    """Whether slurmd can limit the memory of a step here."""
+    for folder in ("/sys/fs/cgroup", "/sys/fs/cgroup/memory"):
+        if os.path.exists(f"{folder}/cgroup.controllers") or os.path.exists(f"{folder}/memory.limit_in_bytes"):
+            return True
+    print("SKIPPED: memory limits of a step: there is no cgroup for memory", flush=True)
+    return False
 
 
 class Host:
@@ -194,7 +203,7 @@ class Command:
 class Cluster:
     """head and n1 ... n<nodes>; cpus: of each node, as far as Slurm knows."""
 
-    def __init__(self, nodes, programs, cpus=CPUS, proctrack="cgroup", task="none"):
+    def __init__(self, nodes, programs, cpus=CPUS, proctrack="cgroup", task="none", ram="no"):
         self.folder = tempfile.mkdtemp(prefix="dlaunch-slurm.")
         os.chmod(self.folder, 0o755)
         self.hosts, self.daemons, self.commands = [], [], []
@@ -202,7 +211,7 @@ class Cluster:
         self.env = {"PATH": f"{self.folder}/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LD_LIBRARY_PATH": f"{self.folder}/bin",
                     "SLURM_CONF": f"{self.folder}/slurm.conf", "HOME": self.home, "USER": "ann", "LANG": "C.UTF-8"}
         try:
-            self.start(nodes, programs, cpus, proctrack, task)
+            self.start(nodes, programs, cpus, proctrack, task, ram)
         except BaseException:
             self.close()
             raise
@@ -214,7 +223,7 @@ class Cluster:
         os.chmod(path, mode)
         return path
 
-    def start(self, nodes, programs, cpus, proctrack, task):
+    def start(self, nodes, programs, cpus, proctrack, task, ram):
         names = ["head", *(f"n{i + 1}" for i in range(nodes))]
         for name in ("bin", "munge", "state", "home"):
             os.mkdir(os.path.join(self.folder, name))
@@ -231,7 +240,7 @@ class Cluster:
             f.write(os.urandom(128))
         os.chmod(f.name, 0o400)
         cgroup = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
-        self.write("cgroup.conf", CGROUP_CONF.format(cgroup="cgroup/v2" if cgroup else "cgroup/v1"))
+        self.write("cgroup.conf", CGROUP_CONF.format(cgroup="cgroup/v2" if cgroup else "cgroup/v1", ram=ram))
         self.write("slurm.conf", SLURM_CONF.format(
             folder=self.folder, cpus=cpus, nodes=f"n[1-{nodes}]", proctrack=proctrack, task=task))
         for i, name in enumerate(names):

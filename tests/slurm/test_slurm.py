@@ -149,6 +149,16 @@ def workers_for_the_cpus_of_the_task(c):
     c.type(f"{STEP} -c{REAL_CPUS} {workers}").ended(0).says(*numbered("RANK", 2 * REAL_CPUS))
 
 
+def memory_limits_of_the_step(c):
+    """The kernel kills a worker that needs more than srun --mem; the report says so, and nothing else is killed."""
+    take = "/usr/bin/python3 -c \"import os; x = bytearray((300 if os.environ['RANK'] == '1' else 1) << 20); input()\""
+    p = c.type(f"mkfifo wait; srun -N2 --ntasks-per-node=1 --mem=120 dlaunch --report report {take} <>wait").ended(None)
+    report = json.loads(c.home_file("report") or "{}")
+    first = (report.get("failures") or [{}])[0]
+    if (first.get("rank"), first.get("cause")) != (1, "oom"):
+        p.fail(f"not the worker that took too much: {first}")
+
+
 # ------------------------------------------------------------------------------------------------- ends
 
 PAUSE = "dlaunch --nproc_per_node 2 worker append up setsid-child pause"
@@ -326,6 +336,7 @@ SPARE = [a_lost_node_of_a_step, a_lost_node_of_an_allocation]
 GROUPS = [({"nodes": 2}, COMMON),
           ({"nodes": 2, "cpus": REAL_CPUS, "proctrack": "pgid", "task": "affinity"},
            [workers_for_the_cpus_of_the_task, scancel_leaves_nothing]),
+          *([({"nodes": 2, "task": "cgroup", "ram": "yes"}, [memory_limits_of_the_step])] if slurm.limits_memory() else []),
           *(({"nodes": 3}, [test]) for test in SPARE)]
 
 PROGRAMS = ["dlaunch", "dlaunchctl", "libdlcoll.so.0", "tests/worker", "examples/allreduce", "examples/train"]

@@ -691,6 +691,12 @@ kill-trials: all $(call bench_bin,kill_trials)
 bench-hostile: all $(call bench_bin,hostile)
 	$(Q)$(call bench_bin,hostile) $(BUILD) 10000 1000
 
+# Each of 60 planted causes in jobs of three launchers: class, rank and words on every node. SEED=n repeats one.
+.PHONY: cause-trials
+cause-trials: TRIALS = 1000
+cause-trials: all $(BUILD)/tests/worker
+	$(Q)tests/bench/cause_trials.py --build $(BUILD) --trials $(TRIALS) $(if $(SEED),--seed $(SEED))
+
 # Every call that can fail is failed once; some of each kind are in `make test`.
 .PHONY: failing-calls
 failing-calls: all $(FAKES) $(BUILD)/tests/worker $(BUILD)/tests/integration/test_failing_calls
@@ -783,6 +789,7 @@ help:
 	@echo '  test-gpu         what only a machine with a GPU can show'
 	@echo '  bench            side by side with the peers that are installed'
 	@echo '  kill-trials      kill -9 at random moments, TRIALS=3000 with 1 launcher and with 2'
+	@echo '  cause-trials     60 planted causes on 3 launchers, TRIALS=1000: class, rank, words, time'
 	@echo '  hang-trials      hangs planted at random, TRIALS=3000: who is named on every node, and when'
 	@echo '  failing-calls    every call of a launcher that can fail, failed once'
 	@echo '  warm-restarts    a Python program restarted warm, RESTARTS times (1,000): what is left'

@@ -24,7 +24,9 @@ void sample_fini(struct sample *s)
 
 bool sample_is_libc(const char *text)
 {
-    static const char *const names[] = {"libc.so", "libc-", "libpthread", "ld-linux", "libm.so"};
+    static const char *const names[] = {"libc.so",    "libc-",       "libpthread",
+                                        "ld-linux",   "libm.so",     "libasan.so",
+                                        "libtsan.so", "libubsan.so", "sanitizer_common_"};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         if (strstr(text, names[i]))
             return true;

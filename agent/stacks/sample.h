@@ -55,8 +55,8 @@ struct samples {
 
 void sample_fini(struct sample *s);
 
-/* Whether a frame, or a file's name, is the C library's. Its lines say nothing to anybody: they are
- * not looked up. */
+/* Whether a frame, or a file's name, is the C library's or a sanitizer's, whose lines say nothing
+ * to anybody: they are not looked up. */
 bool sample_is_libc(const char *text);
 struct sample_thread *sample_add_thread(struct sample *s, int tid);
 /* Takes a copy of the text. The innermost frame is added last. */

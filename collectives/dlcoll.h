@@ -61,7 +61,7 @@
  * through shared memory, and another one to each rank with which it has exchanged messages (send,
  * recv) that way. Without dlaunch, the communicators of a dlcoll_init() have together a descriptor
  * for each other rank of their node. A group whose ranks share memory opens some of these
- * connections when it is made, and reserves up to 64 GB of address space, of which only the pages
+ * connections while it is made, and reserves up to 64 GB of address space, of which only the pages
  * that are used take memory. dlcoll_destroy() returns all of it.
  *
  * Structs begin with their size and a version, and are filled in by their initialiser macro, so

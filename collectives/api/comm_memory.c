@@ -7,9 +7,10 @@
 
 #include "collectives/api/comm.h"
 #include "collectives/api/provider.h"
+#include "collectives/net/net.h"
 #include "collectives/shm/memory.h"
 
-struct entry {
+struct share {
     uint64_t works;
     struct shm_offer offer;
 };
@@ -44,19 +45,19 @@ static int memory_perform(dlcoll_comm *c, enum call_kind kind, const void *send,
 
 int comm_share_memory(dlcoll_comm *c, uint64_t deadline_ns, struct coll_call *failed)
 {
-    enum { WORDS = sizeof(struct entry) / sizeof(uint64_t) };
+    enum { WORDS = sizeof(struct share) / sizeof(uint64_t) };
     struct err e = ERR_INIT;
-    struct entry own = {.works = 1};
+    struct share own = {.works = 1};
     if (c->size == 1 || !c->job->conf.shared_memory || c->topo.most_local == 1)
         return 0;
-    struct entry *all = malloc((size_t)c->size * sizeof(*all));
+    struct share *all = malloc((size_t)c->size * sizeof(*all));
     if (!all)
         return err_set(&failed->err, -ENOMEM, "no memory");
     bool maker = c->topo.local == 0;
     if (c->topo.nlocal > 1 && maker)
         own.works = shm_create(c, &own.offer, &e) == 0;
     int r = memory_perform(c, CALL_ALL_GATHER, &own, all, WORDS, 0, deadline_ns, failed);
-    const struct entry *offer = &all[c->topo.local_ranks[0]];
+    const struct share *offer = &all[c->topo.local_ranks[0]];
     uint64_t works = r == 0 && offer->works;
     if (works && c->topo.nlocal > 1 && !maker)
         works = shm_attach(c, &offer->offer, &e) == 0;
@@ -67,6 +68,8 @@ int comm_share_memory(dlcoll_comm *c, uint64_t deadline_ns, struct coll_call *fa
         shm_all_attached(c);
     else
         shm_close(c);
+    if (c->shares_memory && c->topo.nnodes == 1) /* nothing goes over them from here on */
+        tcp_disconnect(c->net->transport);
     free(all);
     return r;
 }

@@ -68,7 +68,7 @@ static void move_to(struct conn *c, enum state to)
         [TCP_NONE] = TO(NONE) | TO(CONNECTING) | TO(OPEN) | TO(CLOSED),
         [TCP_CONNECTING] = TO(NONE) | TO(GREETED) | TO(OPEN) | TO(CLOSED),
         [TCP_GREETED] = TO(NONE) | TO(OPEN) | TO(CLOSED),
-        [TCP_OPEN] = TO(CLOSED),
+        [TCP_OPEN] = TO(NONE) | TO(CLOSED),
         [TCP_CLOSED] = TO(CLOSED),
     };
 #undef TO
@@ -521,6 +521,17 @@ static void tcp_free(struct transport *t)
     free(tcp->conns);
     free(tcp->fds);
     free(tcp);
+}
+
+void tcp_disconnect(struct transport *t)
+{
+    struct tcp *tcp = tcp_of(t);
+    for (int i = 0; i < t->size * t->streams; i++) {
+        if (tcp->conns[i].state != TCP_OPEN)
+            continue;
+        close_fd(&tcp->conns[i].fd);
+        move_to(&tcp->conns[i], TCP_NONE);
+    }
 }
 
 static const struct transport_ops g_ops = {

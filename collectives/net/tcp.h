@@ -48,6 +48,10 @@ int tcp_new(struct transport **out, const struct tcp_opts *opts, struct err *e);
 /* The connection of the stream is open: its descriptor, borrowed; else -1. */
 int tcp_open_fd(struct transport *t, int stream);
 
+/* Closes the connections, after an operation of all ranks, each of which then calls this; the next
+ * one that needs them makes them anew. */
+void tcp_disconnect(struct transport *t);
+
 /* Adopts the connections that the acceptor has for this transport. 0 or -errno with a text. */
 int tcp_admit(struct transport *t, struct err *e);
 

@@ -39,12 +39,12 @@ enum coll_op {
     COLL_SEND,
     COLL_BATCH,
     COLL_RECV_ANY,
-    COLL_PROBE,
     COLL_SYNCHRONOUS,
     COLL_COALESCED,
     COLL_ASYNC,
     COLL_SELDOM, /* from here on they are not made for loops, and allocate */
     COLL_MONITORED_BARRIER = COLL_SELDOM,
+    COLL_PROBE, /* what it finds is kept */
     COLL_EXCHANGE,
     COLL_SPLIT,
     COLL_NEW_GROUP,

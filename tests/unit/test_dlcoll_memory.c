@@ -3,6 +3,7 @@
 #include "tests/lib/test.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -101,7 +102,7 @@ static void count_allocations(struct ranks *j, int rank)
 START_TEST(operations_do_not_allocate_after_warm_up)
 {
     setenv("DLCOLL_SHM", _i == 1 ? "0" : "1", 1);
-    ranks_run(_i == 2 ? 4 : 3, _i == 2 ? 2 : 1, count_allocations);
+    ranks_run_for(_i == 2 ? 4 : 3, _i == 2 ? 2 : 1, count_allocations, 60);
     unsetenv("DLCOLL_SHM");
 }
 END_TEST
@@ -346,6 +347,49 @@ static void expect_parts(const uint8_t *y, int first, int second)
         EXPECT(y[i] == (i < PART ? first : second), "byte %zu is %d", i, y[i]);
 }
 
+static int count_descriptors(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 1024; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* Groups whose ranks share memory have no descriptors, and work; also those of which the ranks
+ * make the memory while others use theirs already. */
+static void many_groups(struct ranks *j, int rank)
+{
+    enum { GROUPS = 20 };
+    dlcoll_comm *c = comm_start(), *groups[GROUPS];
+    int32_t sum, word;
+    (void)j;
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c));
+    int before = count_descriptors();
+    for (int k = 0; k < GROUPS; k++) {
+        EXPECT(dlcoll_comm_dup(c, &groups[k], NULL, NULL) == 0, "%s", why(c));
+        EXPECT(dlcoll_all_reduce(&(int32_t){rank}, &sum, 1, DLCOLL_I32, DLCOLL_SUM, groups[k], NULL,
+                                 NULL) == 0,
+               "%s", why(groups[k]));
+        dlcoll_p2p ring[] = {
+            {.send = &rank, .count = 1, .dtype = DLCOLL_I32, .peer = (rank + 1) % 4},
+            {.recv = &word, .count = 1, .dtype = DLCOLL_I32, .peer = (rank + 3) % 4}};
+        EXPECT(dlcoll_batch(ring, 2, groups[k], NULL, NULL) == 0, "%s", why(groups[k]));
+        EXPECT(sum == 6 && word == (rank + 3) % 4);
+    }
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c));
+    EXPECT(count_descriptors() <= before, "%d descriptors before, %d with groups", before,
+           count_descriptors());
+    for (int k = 0; k < GROUPS; k++)
+        comm_end(groups[k]);
+    comm_end(c);
+}
+
+START_TEST(groups_in_memory_have_no_descriptors)
+{
+    ranks_run(4, 1, many_groups);
+}
+END_TEST
+
 static void send_what_is_hidden(struct ranks *j, int rank)
 {
     int fd = secret_fd(), other = 1 - rank;
@@ -396,7 +440,7 @@ static Suite *suite(void)
     Suite *s = suite_create("dlcoll_memory");
     TCase *tc = test_case(s, "hidden", 60);
     tcase_add_loop_test(tc, memory_that_peers_cannot_read_is_sent, 0, 2 * HIDDEN_PLACES);
-    tc = test_case(s, "memory", 60);
+    tc = test_case(s, "memory", 90);
     if (!g_counting) {
         test_skip("allocations are not counted under a sanitizer");
         return s;
@@ -405,6 +449,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, want_of_memory_is_an_error_code, 0, 3);
     tcase_add_loop_test(tc, want_of_memory_in_the_middle_ends_it, 0, 2);
     tcase_add_test(tc, a_group_without_memory);
+    tcase_add_test(tc, groups_in_memory_have_no_descriptors);
     tcase_add_test(tc, operations_refused_without_memory_send_nothing);
     tcase_add_test(tc, an_exchange_without_memory);
     return s;

@@ -154,6 +154,26 @@ static bool is_culprit(const struct court *c, size_t i, bool stopped, bool outsi
     return what == WAITS && c->among && !waits_alike(&c->all->s[i], c->among);
 }
 
+/* All others have left the operation that it is in: it waits for nobody. */
+static bool is_behind(const struct court *c, size_t i)
+{
+    const struct sample *s = &c->all->s[i];
+    return c->conduct[i] == WAITS && c->among && s->op.open && c->among->op.open &&
+           s->op.group == c->among->op.group && s->op.seq < c->among->op.seq;
+}
+
+/* Whether a rank in an operation could run if it got a CPU: it, and who waits for it there, will go
+ * on. */
+static bool lacks_cpu(const struct court *c, bool behind)
+{
+    for (size_t i = 0; i < c->all->n; i++) {
+        if (c->conduct[i] == WAITS && c->all->s[i].threads[0].state == 'R' &&
+            (!behind || is_behind(c, i)))
+            return true;
+    }
+    return false;
+}
+
 const char *hang_place(const struct sample *s)
 {
     int n = s->nthreads ? s->threads[0].nframes : 0;
@@ -274,13 +294,14 @@ void hang_judge(const struct samples *first, const struct samples *second, struc
     for (size_t i = 0; i < second->n; i++) {
         if (!is_culprit(&c, i, stopped, outside))
             continue;
-        moves |= c.conduct[i] == MOVES;
-        stands |= c.conduct[i] != MOVES;
+        bool goes_on = c.conduct[i] == MOVES || (is_behind(&c, i) && lacks_cpu(&c, true));
+        moves |= goes_on;
+        stands |= !goes_on;
         if (out->n < VERDICT_RANKS)
             out->ranks[out->n++] = second->s[i].rank;
     }
     if (out->n == 0)
-        moves = is_busy(first, second);
+        moves = is_busy(first, second) || lacks_cpu(&c, false);
     /* Without anybody who waits nobody is missed: the job may have nothing to do. */
     if (c.among || count_conduct(&c, STOPPED) + count_conduct(&c, SILENT) > 0) {
         out->state = moves && !stands ? HANG_SUSPECT : HANG_HUNG;

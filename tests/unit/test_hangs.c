@@ -219,6 +219,27 @@ START_TEST(stopped_silent_and_odd_ranks)
 }
 END_TEST
 
+/* All have entered, and one that could go on gets no CPU. */
+START_TEST(a_rank_without_a_cpu)
+{
+    struct samples a = job(4, "barrier"), b = job(4, "barrier");
+    b.s[1].threads[0].state = 'R';
+    ck_assert_int_eq(judge_both(&a, &b).state, HANG_SUSPECT);
+    for (int state = 0; state < 2; state++) { /* it, and rank 3 behind it, are an operation late */
+        a = job(4, "barrier");
+        b = job(4, "barrier");
+        for (int rank = 1; rank < 4; rank += 2) {
+            a.s[rank].op.number = b.s[rank].op.number = 9;
+            a.s[rank].op.seq = b.s[rank].op.seq = 4;
+        }
+        a.s[0].op.seq = b.s[0].op.seq = a.s[2].op.seq = b.s[2].op.seq = 5;
+        b.s[1].threads[0].state = state ? 'R' : 'S';
+        struct verdict v = judge_both(&a, &b);
+        ck_assert_int_eq(v.state, state ? HANG_SUSPECT : HANG_HUNG);
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("hangs");
@@ -230,6 +251,7 @@ static Suite *suite(void)
     tcase_add_test(t, a_rank_that_moves_is_suspect_only);
     tcase_add_test(t, a_job_that_goes_on_or_idles);
     tcase_add_test(t, stopped_silent_and_odd_ranks);
+    tcase_add_test(t, a_rank_without_a_cpu);
     suite_add_tcase(s, t);
     return s;
 }

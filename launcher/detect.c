@@ -11,6 +11,7 @@
 
 #include "core/fd.h"
 #include "core/log.h"
+#include "core/mem.h"
 #include "core/netaddr.h"
 #include "core/parse.h"
 #include "core/slurm.h"
@@ -264,6 +265,122 @@ static int detect_slurm(struct options *o, char *const *envp, struct err *e)
     return 0;
 }
 
+/* ----------------------------------------------------------------------------------- Flux, PALS */
+
+/* What starts a launcher on each node, and says so in variables. */
+static const struct starter {
+    const char *name, *command, *id;
+    const char *node;         /* number of this launcher: one for each node */
+    const char *local;        /* its number on this node */
+    const char *nodes, *size; /* of the job; NULL: not said */
+    const char *hosts;        /* names a file with a line for each slot; NULL: none */
+} g_starters[] = {
+    {"Flux", "flux run -N2 -n2", "FLUX_JOB_ID", "FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID",
+     "FLUX_JOB_NNODES", "FLUX_JOB_SIZE", NULL},
+    {"PALS", "mpiexec -n 2 --ppn 1", "PALS_APID", "PALS_NODEID", "PALS_LOCAL_RANKID", NULL, NULL,
+     "PBS_NODEFILE"},
+};
+
+static long starter_number(char *const *envp, const char *name)
+{
+    const char *const names[] = {name, NULL}, *which;
+    return name ? env_number(envp, names, &which) : -1;
+}
+
+static bool is_among(char *const *names, long n, const char *name)
+{
+    for (long i = 0; i < n; i++) {
+        if (strcmp(names[i], name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* How many hosts the file has; the first one in head. */
+static long read_hosts(const char *path, char head[HOST_MAX], struct err *e)
+{
+    char *line = NULL, **names = NULL;
+    size_t cap = 0;
+    long n = 0;
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return err_sys(e, errno, "PBS_NODEFILE: %s", path);
+    while (getline(&line, &cap, f) > 0) {
+        line[strcspn(line, " \t\r\n")] = '\0';
+        if (!*line || is_among(names, n, line))
+            continue;
+        names = xrealloc(names, (size_t)(n + 1) * sizeof(*names));
+        names[n++] = xstrdup(line);
+    }
+    snprintf(head, HOST_MAX, "%s", n ? names[0] : "");
+    for (long i = 0; i < n; i++)
+        free(names[i]);
+    free(names);
+    free(line);
+    fclose(f);
+    return n;
+}
+
+/* As slurm_port(), of an id that need not be a number. */
+static int port_of(const char *id)
+{
+    unsigned h = 5381;
+    for (; *id; id++)
+        h = h * 33 + (unsigned char)*id;
+    return 20000 + (int)(h % 10000);
+}
+
+static int detect_starter(struct options *o, char *const *envp, const struct starter *s,
+                          struct err *e)
+{
+    const char *id = env_get(envp, s->id), *file = s->hosts ? env_get(envp, s->hosts) : NULL;
+    long node = starter_number(envp, s->node), local = starter_number(envp, s->local);
+    long nodes = starter_number(envp, s->nodes), size = starter_number(envp, s->size);
+    char head[HOST_MAX] = "";
+    if (file && (nodes = read_hosts(file, head, e)) < 0)
+        return -EINVAL;
+    if (nodes <= 1 && !opt_given(o, OPT_nnodes))
+        return 0;
+    if ((nodes > 0 && size > nodes) || local > 0) {
+        bool says = size > nodes ? node == 0 : node == 0 && local == 1;
+        return err_set(e, -EINVAL,
+                       says ? "%s job %.40s has several dlaunch on a node, each of "
+                              "which would start all workers of the node; start one "
+                              "for each node: %s dlaunch ... (--no_detect ignores %s)"
+                            : "",
+                       s->name, id, s->command, s->name);
+    }
+    bool need_head = !where_given(o) && takes_address(o), rank = takes_rank(o, node);
+    if (need_head && !*head)
+        return err_set(e, -EINVAL,
+                       "%s job %.40s, launcher %ld: where the nodes meet is in no variable; give "
+                       "--master_addr, such as --master_addr $(flux hostlist -n 0 local)",
+                       s->name, id, node);
+    if (need_head && (set(o, OPT_rdzv_id, id, s->id, e) < 0 ||
+                      set(o, OPT_master_addr, options_printf(o, "%s", head), s->hosts, e) < 0 ||
+                      set(o, OPT_master_port, options_printf(o, "%d", port_of(id)), s->id, e) < 0))
+        return -EINVAL;
+    long spares = opt_number(o, OPT_spares);
+    if (nodes > 1 &&
+        set(o, OPT_nnodes, options_printf(o, "%ld", nodes > spares ? nodes - spares : nodes),
+            s->nodes ? s->nodes : s->hosts, e) < 0)
+        return -EINVAL;
+    if (rank && set(o, OPT_node_rank, options_printf(o, "%ld", node), s->node, e) < 0)
+        return -EINVAL;
+    say(o, options_printf(o, "%s job %.40s", s->name, id), TO_IGNORE);
+    return 1;
+}
+
+static int detect_starters(struct options *o, char *const *envp, struct err *e)
+{
+    for (size_t i = 0; i < sizeof(g_starters) / sizeof(g_starters[0]); i++) {
+        const struct starter *s = &g_starters[i];
+        if (env_get(envp, s->id) && starter_number(envp, s->node) >= 0)
+            return detect_starter(o, envp, s, e);
+    }
+    return 0;
+}
+
 /* ----------------------------------------------------------------------------------- Kubernetes */
 
 /* Whether text ends in "-<index>"; *stem receives the length of what is in front of it. */
@@ -410,5 +527,7 @@ int detect(struct options *o, char *const *envp, const struct detect_host *host,
     int rc = kubernetes ? detect_kubernetes(o, envp, host, e) : 0;
     if (rc == 0)
         rc = detect_slurm(o, envp, e);
+    if (rc == 0)
+        rc = detect_starters(o, envp, e);
     return rc < 0 ? rc : 0;
 }

@@ -139,7 +139,7 @@ static const struct source *find_source(char *const *envp)
     for (size_t i = 0; i < ARRAY_LEN(g_sources); i++) {
         const struct source *s = &g_sources[i];
         if (env_get(envp, s->id) && env_get(envp, s->hosts))
-            return is_slurm(s) && in_slurm_step(envp) ? NULL : s;
+            return (is_slurm(s) && in_slurm_step(envp)) || env_get(envp, "PALS_NODEID") ? NULL : s;
     }
     return NULL;
 }

@@ -88,6 +88,7 @@ static const struct {
      {"-N", "2"},
      "! PE_HOSTFILE: /nowhere: No such file or directory"},
     /* not asked for, or the user says how the nodes meet */
+    {{"PBS_JOBID=9.pbs", "PBS_NODEFILE=%T/slots", "PALS_NODEID=0"}, {"-N", "2"}, "none"},
     {{SLURM, "SLURM_STEP_ID=0"}, {"-N", "2"}, "none"}, /* srun has started this launcher */
     {{SLURM}, {"-N", "1"}, "none"},
     {{SLURM}, {"-N", "2", "--no_detect"}, "none"},

@@ -63,6 +63,48 @@ static char *run(char *const *env, char *const *args, const char *host, const ch
         "SLURM_STEP_NUM_TASKS=8", "SLURM_STEP_NODELIST=n[01-08]", "SLURM_JOB_NUM_NODES=16", \
         "SLURM_NNODES=16", "SLURM_JOB_NODELIST=m[01-16]"
 
+START_TEST(flux_and_pals)
+{
+    static const char flux[] = "FLUX_JOB_ID=f7", nodes[] = "FLUX_JOB_NNODES=4";
+    char *file = test_text("PBS_NODEFILE=%s", tmppath("slots"));
+    write_file(tmppath("slots"), "x1\nx1\nx2\nx1\nx3\n");
+    const struct {
+        char *const *env, *const *args;
+        const char *want;
+    } cases[] = {
+        {ENV((char *)flux, (char *)nodes, "FLUX_TASK_RANK=2", "FLUX_TASK_LOCAL_ID=0",
+             "FLUX_JOB_SIZE=4"),
+         ENV("--master_addr", "n0"), "4 2 none n0 29500"},
+        {ENV((char *)flux, (char *)nodes, "FLUX_TASK_RANK=2", "FLUX_TASK_LOCAL_ID=0",
+             "FLUX_JOB_SIZE=4"),
+         NULL, "! Flux job f7, launcher 2: where the nodes meet is in no variable"},
+        {ENV((char *)flux, (char *)nodes, "FLUX_TASK_RANK=0", "FLUX_TASK_LOCAL_ID=0",
+             "FLUX_JOB_SIZE=8"),
+         NULL, "! Flux job f7 has several dlaunch on a node"},
+        {ENV((char *)flux, (char *)nodes, "FLUX_TASK_RANK=1", "FLUX_TASK_LOCAL_ID=1",
+             "FLUX_JOB_SIZE=8"),
+         NULL, "! "},
+        {ENV((char *)flux, "FLUX_JOB_NNODES=1", "FLUX_TASK_RANK=0"), NULL,
+         "1 any none 127.0.0.1 29500"},
+        {ENV((char *)flux, (char *)nodes), NULL, "1 any none 127.0.0.1 29500"}, /* a batch script */
+        {ENV("PALS_APID=a", file, "PALS_NODEID=1", "PALS_LOCAL_RANKID=0"), NULL, "3 1 a x1 27670"},
+        {ENV("PALS_APID=a", file, "PALS_NODEID=0", "PALS_LOCAL_RANKID=1"), NULL,
+         "! PALS job a has several dlaunch on a node"},
+        {ENV("PALS_APID=a", "PBS_NODEFILE=/nowhere", "PALS_NODEID=1"), NULL,
+         "! PBS_NODEFILE: /nowhere: No such file or directory"},
+        {ENV("PALS_APID=a", file, "PALS_NODEID=1"), ENV("--no_detect"),
+         "1 any none 127.0.0.1 29500"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char *got = run(cases[i].env, cases[i].args, NULL, NULL);
+        size_t n = strlen(cases[i].want);
+        ck_assert_msg(n > 2 ? strncmp(got, cases[i].want, n) == 0 : strcmp(got, cases[i].want) == 0,
+                      "%zu: %s", i, got);
+        free(got);
+    }
+}
+END_TEST
+
 START_TEST(slurm_step)
 {
     char *got = run(ENV(STEP), NULL, NULL, NULL);
@@ -587,6 +629,7 @@ static Suite *suite(void)
     Suite *s = suite_create("detect");
     TCase *tc = test_case(s, "detect", 20);
     tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_test(tc, flux_and_pals);
     tcase_add_test(tc, slurm_step);
     tcase_add_test(tc, spare_nodes_of_a_slurm_step);
     tcase_add_test(tc, slurm_and_user);

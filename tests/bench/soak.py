@@ -11,6 +11,7 @@ One job after the other, for MINUTES (30). Of each:
   - it ends by itself, all launchers with 0, and with the same parameters, bit for bit, as without faults
   - no process is left, no file, nothing under /dev/shm
   - the launchers that lived through it have not grown: neither memory nor descriptors
+  - the ledger of each launcher adds up to the time of all nodes: to 100.00 %
 """
 import glob
 import json
@@ -128,7 +129,8 @@ class Job:
     def start_node(self, i):
         self.log_begins[i] = len(read(f"{self.dir}/node{i}.log"))
         self.launchers[i] = self.start(f"node{i}", [
-            "--nproc_per_node", str(WORKERS), f"{BUILD}/examples/train", *TRAIN, "--epochs", str(self.epochs),
+            "--nproc_per_node", str(WORKERS), "--ledger", "--report", f"{self.dir}/report{i}.json",
+            f"{BUILD}/examples/train", *TRAIN, "--epochs", str(self.epochs),
             "--checkpoint", f"{self.dir}/state", "--out", f"{self.dir}/result"],
             "true" if self.elects and i == 0 else "false")
         self.born[i] = time.monotonic()
@@ -274,6 +276,17 @@ class Job:
             elif time.monotonic() - moved > 2 * QUIET_S:
                 self.wrong(f"no step forward for {2 * QUIET_S} s, at epoch {last_epoch}")
 
+    def check_ledgers(self):
+        paths = glob.glob(f"{self.dir}/report*.json")
+        if not paths:
+            self.wrong("no launcher has written a report")
+        for path in paths:
+            ledger = json.loads(read(path))["ledger"]
+            total = ledger["total_s"]
+            parts = sum(v for k, v in ledger.items() if k.endswith("_s") and k != "total_s")
+            if abs(parts - total) > total / 20000:
+                self.wrong(f"{path}: the ledger adds up to {parts} of {total} s: {ledger}")
+
     def finish(self, result):
         deadline, done = time.monotonic() + QUIET_S, 0
         while self.running():
@@ -291,6 +304,7 @@ class Job:
         if self.elects and self.counts.get("coordinator") and not self.elections():
             self.wrong("the coordinator's launcher was killed, and no other has taken its place")
         self.counts["elections"] = self.elections()
+        self.check_ledgers()
         grown = self.check_growth()
         gone = time.monotonic() + 5
         while processes() and time.monotonic() < gone:

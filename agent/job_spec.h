@@ -27,6 +27,7 @@ enum bind_mode {
     BIND_NONE,
     BIND_CORE,
     BIND_NUMA,
+    BIND_SOCKET,
     BIND_GPU_NODE, /* this and the rest, in --numa_binding's order: next to the worker's GPU */
     BIND_GPU_SOCKET,
     BIND_GPU_EXCLUSIVE,

@@ -8,9 +8,9 @@ _dlaunch() {
     local options='
         --nnodes --nproc_per_node --spares --elastic --node_rank --role
         --standalone --no_detect --host --hostfile --host_discovery_script
-        --include --exclude --np --ppn --export --launch_agent --ssh_args
-        --ssh_port --start_timeout --prefix --bcast --serve --serve_addr
-        --serve_port --from_head --rdzv_backend --rdzv_endpoint
+        --include --exclude --np --ppn --oversubscribe --export --launch_agent
+        --ssh_args --ssh_port --start_timeout --prefix --bcast --serve
+        --serve_addr --serve_port --from_head --rdzv_backend --rdzv_endpoint
         --coordinator_loss --tree_width --rdzv_only --witness --rdzv_id
         --rdzv_conf --master_addr --master_port --local_addr --interface
         --master_store --store_compat --token_file --token_fd --insecure
@@ -31,11 +31,11 @@ _dlaunch() {
         --print_binding --dry_run --print_sbatch --print_completion
         --print_options --version --help'
     local flags='
-        --elastic --standalone --no_detect --bcast --serve --from_head
-        --rdzv_only --insecure --new_token --module --no_python --run_path
-        --use_env --virtual_local_rank --mpir --requeue --ledger --quiet
-        --verbose --doctor --preflight --daemon --print_config --print_binding
-        --dry_run --print_sbatch --version --help -m -h '
+        --elastic --standalone --no_detect --oversubscribe --bcast --serve
+        --from_head --rdzv_only --insecure --new_token --module --no_python
+        --run_path --use_env --virtual_local_rank --mpir --requeue --ledger
+        --quiet --verbose --doctor --preflight --daemon --print_config
+        --print_binding --dry_run --print_sbatch --version --help -m -h '
     flags=" ${flags//[[:space:]]/ } "
     COMPREPLY=()
     # Behind the program, complete as for the program.
@@ -84,7 +84,7 @@ _dlaunch() {
     --fold) words='auto on off' ;;
     --log_time) words='auto always never' ;;
     --log_format) words='text json' ;;
-    --bind) words='none core numa' ;;
+    --bind) words='none core numa socket' ;;
     --numa_binding) words='node socket exclusive core-complex' ;;
     --gpu_check) words='auto off free' ;;
     --output) words='text json' ;;

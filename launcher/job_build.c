@@ -44,11 +44,12 @@ static const char *const isolate_words[] = {
     [ISOLATE_AUTO] = "auto", [ISOLATE_NONE] = "none", [ISOLATE_PIDNS] = "pidns"};
 static const char *const gpu_check_words[] = {
     [GPU_CHECK_AUTO] = "auto", [GPU_CHECK_OFF] = "off", [GPU_CHECK_FREE] = "free"};
-/* --bind has the first three, --numa_binding the others. */
+/* --bind has the first four, --numa_binding the others; both have a socket. */
 static const char *const bind_words[] = {
     [BIND_NONE] = "none",
     [BIND_CORE] = "core",
     [BIND_NUMA] = "numa",
+    [BIND_SOCKET] = "socket",
     [BIND_GPU_NODE] = "node",
     [BIND_GPU_SOCKET] = "socket",
     [BIND_GPU_EXCLUSIVE] = "exclusive",
@@ -651,8 +652,9 @@ static void build_binding(struct job_spec *spec, const struct options *o)
 {
     const struct opt_value *numa = &o->value[OPT_numa_binding];
     bool gpu = numa->text && !(opt_given(o, OPT_bind) && o->value[OPT_bind].from >= numa->from);
-    spec->bind = (enum bind_mode)enum_of(o, gpu ? OPT_numa_binding : OPT_bind, bind_words,
-                                         ARRAY_LEN(bind_words));
+    int from = gpu ? BIND_GPU_NODE : 0;
+    spec->bind = (enum bind_mode)(from + enum_of(o, gpu ? OPT_numa_binding : OPT_bind,
+                                                 bind_words + from, ARRAY_LEN(bind_words) - from));
     spec->gpus = spec->gpus || gpu;
 }
 

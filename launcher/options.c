@@ -14,6 +14,7 @@
 #include "core/mem.h"
 #include "core/parse.h"
 #include "core/segment.h"
+#include "launcher/mpi_words.h"
 #include "rendezvous/rules/rank_table.h"
 
 #define PET    OPT_F_PET
@@ -361,16 +362,16 @@ static int exit_status(const struct options *o, enum opt_id id, const char *text
     return o->torchrun && later ? 1 : 2;
 }
 
-static void add_export(struct options *o, const char *text)
+static const char **append(struct options *o, const char **to, const char *text)
 {
     size_t n = 0;
-    while (o->exported && o->exported[n])
+    while (to && to[n])
         n++;
     const char **list = options_alloc(o, (n + 2) * sizeof(*list));
     if (n)
-        memcpy(list, o->exported, n * sizeof(*list));
+        memcpy(list, to, n * sizeof(*list));
     list[n] = text;
-    o->exported = list;
+    return list;
 }
 
 int options_set(struct options *o, enum opt_id id, const char *text, enum opt_from from,
@@ -389,7 +390,7 @@ int options_set(struct options *o, enum opt_id id, const char *text, enum opt_fr
     if (opt_table[id].kind == KIND_FLAG)
         text = flag_text(text);
     if (id == OPT_export)
-        add_export(o, text);
+        o->exported = append(o, o->exported, text);
     o->value[id] = (struct opt_value){text, source, from};
     return 0;
 }
@@ -466,34 +467,6 @@ static enum opt_id find_letter(const struct options *o, char c)
     return OPT_COUNT;
 }
 
-/* mpirun's and mpiexec's names, `len` bytes with the dashes. */
-static enum opt_id find_word_of_mpi(const struct options *o, const char *a, size_t len)
-{
-    static const struct {
-        const char *name;
-        enum opt_id id;
-    } words[] = {
-        {"-np", OPT_np},
-        {"-ppn", OPT_ppn},
-        {"-npernode", OPT_ppn},
-        {"--npernode", OPT_ppn},
-        {"-host", OPT_host},
-        {"-hosts", OPT_host},
-        {"--hosts", OPT_host},
-        {"-hostfile", OPT_hostfile},
-        {"-machinefile", OPT_hostfile},
-        {"--machinefile", OPT_hostfile},
-        {"-wdir", OPT_wdir},
-        {"-wd", OPT_wdir},
-        {"--wd", OPT_wdir},
-    };
-    for (size_t i = 0; !o->torchrun && i < ARRAY_LEN(words); i++) {
-        if (strlen(words[i].name) == len && memcmp(words[i].name, a, len) == 0)
-            return words[i].id;
-    }
-    return OPT_COUNT;
-}
-
 /* Finds the option that has this name, or the only one that begins with it. Under the name
  * torchrun, torchrun's own options come first, so that a prefix that is unambiguous there stays so.
  */
@@ -535,11 +508,6 @@ static enum arg_class classify(const struct options *o, const char *a, struct ma
         return ARG_PLAIN;
     if (strcmp(a, "--") == 0)
         return ARG_DASHES;
-    size_t all = strcspn(a, "=");
-    if ((m->id = find_word_of_mpi(o, a, all)) != OPT_COUNT) {
-        m->value = a[all] == '=' ? a + all + 1 : NULL;
-        return ARG_OPTION;
-    }
     if (a[1] == '-') {
         size_t len = strcspn(a + 2, "=");
         class = find_long(o, a + 2, len, &m->id);
@@ -624,13 +592,35 @@ static int read_letters(struct options *o, struct match *m, const char *a, struc
     return 0;
 }
 
+static int set_for_mpi(void *arg, const char *option, const char *value, const char *word,
+                       struct err *e)
+{
+    struct options *o = arg;
+    return options_set(o, opt_find(option + 2, strlen(option + 2)), options_printf(o, "%s", value),
+                       FROM_ARGV, options_printf(o, "%s", word), e);
+}
+
+static void export_for_mpi(void *arg, const char *text)
+{
+    struct options *o = arg;
+    o->exported_all = append(o, o->exported_all, options_printf(o, "%s", text));
+}
+
 int options_read_argv(struct options *o, int argc, char **argv, struct err *e)
 {
+    const struct mpi_words_to mpi = {o, set_for_mpi, export_for_mpi};
     int i = 1;
     bool dashes = false;
     for (; i < argc && !dashes; i++) {
         struct match m, next;
         char *a = argv[i];
+        int words = o->torchrun ? 0 : mpi_words_read(&mpi, argc - i, argv + i, e);
+        if (words < 0)
+            return words;
+        if (words > 0) {
+            i += words - 1;
+            continue;
+        }
         enum arg_class class = classify(o, a, &m);
         if (class == ARG_PLAIN)
             break;

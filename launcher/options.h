@@ -113,12 +113,13 @@ struct options {
     char **env;              /* [env] of the file: "NAME=value", NULL-terminated; NULL when empty */
     const char **env_source; /* source of each variable */
     size_t nenv;
-    const char **exported;  /* --export, each time it was given; NULL-terminated, or NULL */
-    char *const *envp;      /* where DLAUNCH_* and PET_* were read from; NULL: nowhere */
-    struct opt_note *notes; /* messages for the user, in order */
-    const char *nodelist;   /* Slurm's node list, if its values are used; else NULL */
-    bool brief_help;        /* -h, not --help */
-    int exit_status;        /* exit status for an error in the options: 2, or torchrun's 1 */
+    const char **exported_all; /* as `exported`, but for all programs where there are several */
+    const char **exported;     /* --export, each time it was given; NULL-terminated, or NULL */
+    char *const *envp;         /* where DLAUNCH_* and PET_* were read from; NULL: nowhere */
+    struct opt_note *notes;    /* messages for the user, in order */
+    const char *nodelist;      /* Slurm's node list, if its values are used; else NULL */
+    bool brief_help;           /* -h, not --help */
+    int exit_status;           /* exit status for an error in the options: 2, or torchrun's 1 */
     struct options_mem *mem;
 };
 

@@ -99,6 +99,12 @@ static int read_part(struct options *o, struct options *part, int argc, char **a
     static const enum opt_id own[] = {OPT_np, OPT_export, OPT_wdir};
     options_init(part, o->prog);
     int rc = options_read_argv(part, argc, argv, e);
+    if (rc == 0 && part->exported_all)
+        rc = err_set(
+            e, -EINVAL,
+            "%s is for all programs: write it in front of the first one (-x VAR=VALUE is for "
+            "one program)",
+            part->exported_all[0]);
     for (int i = 0; i < OPT_COUNT && rc == 0; i++) {
         bool mine = false;
         for (size_t k = 0; k < ARRAY_LEN(own); k++)

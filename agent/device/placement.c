@@ -138,8 +138,8 @@ static void give(struct placement *p, struct slot *s, int first, int last)
 }
 
 /* Assigns blocks of neighbours in topology order, as even as possible. With more workers than
- * cores, cores are assigned in turn. BIND_NUMA: one NUMA node per worker, and neighbours share a
- * node. */
+ * cores, cores are assigned in turn. BIND_NUMA, BIND_SOCKET: one NUMA node or socket per worker,
+ * and neighbours share one. */
 static void deal_out(struct placement *p)
 {
     int nunits = p->topo.n[p->kind];
@@ -148,7 +148,7 @@ static void deal_out(struct placement *p)
         int last = (int)((int64_t)(i + 1) * nunits / p->nslots) - 1;
         if (p->mode == BIND_CORE && p->nslots > nunits)
             first = last = i % nunits;
-        else if (p->mode == BIND_NUMA)
+        else if (p->mode == BIND_NUMA || p->mode == BIND_SOCKET)
             last = first;
         give(p, &p->slots[i], first, last);
     }
@@ -279,10 +279,10 @@ static int bind_slot(struct placement *p, int slot, struct err *e)
 static int plan(struct placement *p, struct err *e)
 {
     static const enum topo_kind kinds[] = {
-        [BIND_NONE] = TOPO_CORE,         [BIND_CORE] = TOPO_CORE,
-        [BIND_NUMA] = TOPO_NUMA,         [BIND_GPU_NODE] = TOPO_NUMA,
-        [BIND_GPU_SOCKET] = TOPO_SOCKET, [BIND_GPU_EXCLUSIVE] = TOPO_CORE,
-        [BIND_GPU_COMPLEX] = TOPO_CACHE,
+        [BIND_NONE] = TOPO_CORE,          [BIND_CORE] = TOPO_CORE,
+        [BIND_NUMA] = TOPO_NUMA,          [BIND_SOCKET] = TOPO_SOCKET,
+        [BIND_GPU_NODE] = TOPO_NUMA,      [BIND_GPU_SOCKET] = TOPO_SOCKET,
+        [BIND_GPU_EXCLUSIVE] = TOPO_CORE, [BIND_GPU_COMPLEX] = TOPO_CACHE,
     };
     int devices[PLACEMENT_GPUS_MAX], ndevices = 0, rc;
     bool gpus = p->mode == BIND_NONE || near_gpu(p->mode);
@@ -299,7 +299,7 @@ static int plan(struct placement *p, struct err *e)
     for (int i = 0; i < p->nslots; i++)
         p->slots[i].cpus = xcalloc(1, p->topo.set_size);
     slot_devices(p, devices, ndevices);
-    if (p->mode == BIND_CORE || p->mode == BIND_NUMA)
+    if (p->mode == BIND_CORE || p->mode == BIND_NUMA || p->mode == BIND_SOCKET)
         deal_out(p);
     for (int i = 0; near_gpu(p->mode) && i < p->nslots && rc == 0; i++)
         rc = bind_slot(p, i, e);

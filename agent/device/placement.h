@@ -16,8 +16,8 @@ struct placement;
  * when hwloc is not installed. *out is NULL for BIND_NONE.
  *
  * BIND_CORE: whole cores (all hardware threads of each) dealt out evenly in topology order, one
- * after another when there are more workers than cores. BIND_NUMA: the CPUs of one NUMA node each,
- * workers dealt out in blocks.
+ * after another when there are more workers than cores. BIND_NUMA and BIND_SOCKET: the CPUs of one
+ * NUMA node or socket each, workers dealt out in blocks.
  *
  * BIND_GPU_...: torchrun's rules. Worker i has CUDA's device i of those that `visible` lists (the
  * workers' CUDA_VISIBLE_DEVICES; NULL: all), and runs

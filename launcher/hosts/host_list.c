@@ -416,10 +416,15 @@ static int share_by_slots(struct host_list *l, long np, struct err *e)
         h->nproc += more;
         left -= more;
     }
+    if (left && opt_flag(l->o, OPT_oversubscribe)) {
+        for (size_t i = 0; i < l->n; i++)
+            l->host[i].nproc += (int)(left / (long)l->n + ((long)i < left % (long)l->n));
+        return 0;
+    }
     if (left)
         return err_set(e, -EINVAL,
-                       "%ld workers, but the hosts have %ld slots (%s); -ppn or max_slots allows "
-                       "more",
+                       "%ld workers, but the hosts have %ld slots (%s); --oversubscribe, --ppn or "
+                       "max_slots allows more",
                        np, slots, describe(l, hosts, sizeof(hosts)));
     return 0;
 }

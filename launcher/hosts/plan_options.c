@@ -178,8 +178,11 @@ char **plan_options_env(struct options *o, char *const *environment, const struc
         add(&a, o->env[i]);
     if (h->ids)
         add(&a, options_printf(o, "CUDA_VISIBLE_DEVICES=%s", h->ids));
-    for (char **x = programs_exports(o, o->exported, environment); *x; x++)
-        add(&a, *x);
+    const char *const *const lists[] = {o->exported_all, o->exported};
+    for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
+        for (char **x = programs_exports(o, lists[i], environment); *x; x++)
+            add(&a, *x);
+    }
     if (a.n == 0)
         return options_alloc(o, sizeof(char *));
     return a.list;
@@ -230,22 +233,27 @@ int plan_options_without_hosts(struct options *o, struct err *e)
     }
     if ((opt_given(o, OPT_np) || opt_given(o, OPT_ppn)) && set_counts(o, e) < 0)
         return -EINVAL;
-    size_t n = 0, values = 0;
-    while (o->exported && o->exported[n])
-        values += strchr(o->exported[n++], '=') != NULL;
-    if (!values)
+    if (!o->exported && !o->exported_all)
         return 0;
-    char **env = options_alloc(o, (o->nenv + values + 1) * sizeof(*env));
-    const char **source = options_alloc(o, (o->nenv + values + 1) * sizeof(*source));
+    /* Without a value in the command line the variable is what it is here. */
+    char *const none[] = {NULL}, **lists[] = {programs_exports(o, o->exported_all, none),
+                                              programs_exports(o, o->exported, none)};
+    size_t n = o->nenv;
+    for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
+        for (char **x = lists[i]; *x; x++)
+            n++;
+    }
+    char **env = options_alloc(o, (n + 1) * sizeof(*env));
+    const char **source = options_alloc(o, (n + 1) * sizeof(*source));
     for (size_t i = 0; i < o->nenv; i++) {
         env[i] = o->env[i];
         source[i] = o->env_source[i];
     }
-    for (size_t i = 0; i < n; i++) {
-        if (!strchr(o->exported[i], '='))
-            continue;
-        source[o->nenv] = "--export";
-        env[o->nenv++] = options_printf(o, "%s", o->exported[i]);
+    for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
+        for (char **x = lists[i]; *x; x++) {
+            source[o->nenv] = "--export";
+            env[o->nenv++] = *x;
+        }
     }
     o->env = env;
     o->env_source = source;

@@ -1,4 +1,5 @@
-/* Jobs of several programs: "-n 1 ./a : -n 4 ./b" and --multi_prog. */
+/* Jobs of several programs: "-n 1 ./a : -n 4 ./b" and --multi_prog; and options as users of mpirun
+ * and mpiexec type them. */
 #include "tests/integration/job.h"
 
 #include <glob.h>
@@ -178,9 +179,57 @@ START_TEST(restarted)
 }
 END_TEST
 
+/* Variables of one program and of all, from the command line and from the head. */
+START_TEST(variables_as_for_mpiexec)
+{
+    char *job = "-genv A 1 -genvlist X,NONE -mca btl self -n 1 -env B 2 sh -c 'echo $A $X $B "
+                "$OMPI_MCA_btl' : -n 1 -env B 3 -x A=4 sh -c 'echo $A $X $B $OMPI_MCA_btl'";
+    for (int i = 0; i < 2; i++)
+        PRINTS(test_text("%s%s", i ? hosts("a,b") : "", job), "1 here 2 self\n", "4 here 3 self\n");
+}
+END_TEST
+
+START_TEST(placing_as_for_mpirun)
+{
+    struct proc p;
+    char *one = "sh -c 'echo $RANK $LOCAL_RANK'";
+    PRINTS(test_text("%s-map-by ppr:2:node --rank-by slot -np 4 %s", hosts("a,b"), one), "0 0\n",
+           "1 1\n", "2 0\n", "3 1\n");
+    for (int i = 0; i < 2; i++)
+        PRINTS(test_text("%s%s -n 5 %s", hosts("a:1,b:1"),
+                         i ? "--oversubscribe" : "--map-by slot:OVERSUBSCRIBE", one),
+               "0 0\n", "1 1\n", "2 2\n", "3 0\n", "4 1\n");
+    static const char *const binds[][2] = {{"-bind-to core", "core"},
+                                           {"--bind-to numa", "NUMA node 0"},
+                                           {"--bind_to=package", "socket 0"},
+                                           {"-bind-to none", "any CPU"}};
+    for (size_t i = 0; i < ARRAY_LEN(binds); i++) {
+        start(&p, test_text("%s --dry_run true", binds[i][0]));
+        expect_status(&p, 0, 20);
+        expect_text(p.out, binds[i][1]);
+        proc_fini(&p);
+    }
+}
+END_TEST
+
 static const struct {
     const char *line, *file, *says;
 } wrong[] = {
+    {"-bind-to hwthread true", NULL, "-bind-to hwthread is not possible here: none, core, numa"},
+    {"--bind-to core:x true", NULL, "--bind-to core:x: 'x' is not possible here"},
+    {"-map-by node true", NULL, "-map-by node is not possible here: slot, core and ppr:N:node"},
+    {"--map-by slot:PE=2 true", NULL, "--map-by slot:PE=2: 'PE=2' is not possible here"},
+    {"--map-by ppr:2:socket true", NULL, "ppr:N:node is (N workers on each)"},
+    {"--map-by ppr:x:node true", NULL, "ppr:N:node is (N workers on each)"},
+    {"--rank-by node true", NULL, "--rank-by node is not possible here: slot is"},
+    {"--report-bindings true", NULL, "--print_binding prints the CPUs of each worker"},
+    {"-genvnone true", NULL, "-genvnone is not possible here"},
+    {"-genv =A 1 true", NULL, "-genv: '=A' is not the name of a variable"},
+    {"-genvlist A,,B true", NULL, "-genvlist: '' is not the name of a variable"},
+    {"-genv A", NULL, "-genv needs a name and a value"},
+    {"--oversubscribe=3 true", NULL, "--oversubscribe takes no value"},
+    {"-np", NULL, "--np needs a value (N)"},
+    {"-n 1 true : -n 1 -genv A 1 true", NULL, "A=1 is for all programs"},
     {": -n 1 true", NULL, "the program is missing in front of ':'"},
     {"-n 1 : -n 1 true", NULL, "the program is missing in front of ':'"},
     {"-n 1 true :", NULL, "the program is missing behind ':'"},
@@ -258,6 +307,9 @@ static Suite *suite(void)
     tc = test_case(s, "file", 120);
     tcase_add_test(tc, from_a_file);
     tcase_add_test(tc, the_file_counts);
+    tc = test_case(s, "habits", 120);
+    tcase_add_test(tc, variables_as_for_mpiexec);
+    tcase_add_test(tc, placing_as_for_mpirun);
     tc = test_case(s, "refused", 60);
     tcase_add_loop_test(tc, refused, 0, ARRAY_LEN(wrong));
     tcase_add_test(tc, refused_on_hosts);

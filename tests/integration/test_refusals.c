@@ -50,7 +50,7 @@ static const struct {
     {"--redirects 4", "--redirects: '4' is not 0, 1, 2 or 3"},
     {"--tee 0:1,x", "--tee: "},
     {"--local_ranks_filter 0,x", "--local_ranks_filter: "},
-    {"--bind socket", "--bind: 'socket' is not one of none, core, numa"},
+    {"--bind sockets", "--bind: 'sockets' is not one of none, core, numa, socket"},
     {"--numa_binding far", "--numa_binding: "},
     {"--logs_specs mine", "--logs_specs: "},
     {"--quiet=yes,please", "--quiet"},

@@ -174,7 +174,8 @@ static const struct {
     {"a,b", 7, 4, "a=4 b=3"},
     {"a:2,b:2", 0, 3, "a:2=3 b:2=3"},
     {"a:4,b:4", 9, 0,
-     "! 9 workers, but the hosts have 8 slots (a:4, b:4); -ppn or max_slots allows more"},
+     "! 9 workers, but the hosts have 8 slots (a:4, b:4); --oversubscribe, --ppn or max_slots "
+     "allows more"},
     {"a,b", 12, 4, "! 12 workers, 4 on each host, need 3 hosts, and there are 2"},
     {"a", 8, 4, "! 8 workers, 4 on each host, need 2 hosts, and there is 1"},
 };
@@ -240,8 +241,8 @@ static const struct {
     {"-H w0,w1 -e w1 -i w0 ./t", "! --exclude cannot be combined with --include"},
     {"-H a -f x ./t", "! --hostfile cannot be combined with --host"},
     {"-f /nonexistent ./t", "! --hostfile: /nonexistent: No such file or directory"},
-    {"-H a:1 -n 2 ./t",
-     "! --np: 2 workers, but the hosts have 1 slots (a:1); -ppn or max_slots allows more"},
+    {"-H a:1 -n 2 ./t", "! --np: 2 workers, but the hosts have 1 slots (a:1); --oversubscribe, "
+                        "--ppn or max_slots allows more"},
     {"-n 8 ./t", "nnodes=1 nproc=8"},
     {"-n 8 -ppn 4 ./t", "nnodes=2 nproc=4"},
     {"--nnodes 2 -np 8 ./t", "nnodes=2 nproc=4"},

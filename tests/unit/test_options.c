@@ -162,7 +162,7 @@ static const struct line lines[] = {
     {"-r", "! --redirects needs a value (STD|RANK:STD,...)"},
     {"'-r 3' ./t", "redirects= 3 : ./t"},
     {"-z ./t", "! unknown option -z"},
-    {"-env ./t", "! unknown option -env"},
+    {"-env ./t", "! -env needs a name and a value"},
     {"-n 4 ./t", "np=4 : ./t"},
     {"-n4 ./t", "np=4 : ./t"},
     {"-np 4 -ppn=2 ./t", "np=4 ppn=2 : ./t"},
@@ -202,8 +202,9 @@ static const struct line lines[] = {
     {"--timeout 5x ./t",
      "! --timeout: '5x' is not a time (seconds, or a number with ms, s, min or h)"},
     {"--timeout 1.5h ./t", "timeout=1.5h : ./t"},
-    {"--bind cores ./t", "! --bind: 'cores' is not one of none, core, numa (did you mean core?)"},
-    {"--bind '' ./t", "! --bind: '' is not one of none, core, numa"},
+    {"--bind cores ./t",
+     "! --bind: 'cores' is not one of none, core, numa, socket (did you mean core?)"},
+    {"--bind '' ./t", "! --bind: '' is not one of none, core, numa, socket"},
     {"--stdin rank ./t", "! --stdin: 'rank' is not one of none, rank0, all (did you mean rank0?)"},
     {"--start_method thread ./t",
      "! --start_method: 'thread' is not one of spawn, fork, forkserver"},
@@ -465,7 +466,7 @@ START_TEST(choices)
     static const struct {
         enum opt_id id;
         const char *words;
-    } rows[] = {{OPT_stdin, "none|rank0|all"},          {OPT_bind, "none|core|numa"},
+    } rows[] = {{OPT_stdin, "none|rank0|all"},          {OPT_bind, "none|core|numa|socket"},
                 {OPT_isolate, "auto|none|pidns"},       {OPT_restart_policy, "group|worker"},
                 {OPT_master_store, "agent|relay|none"}, {OPT_store_compat, "2.1|1.13"}};
     for (size_t i = 0; i < ARRAY_LEN(rows); i++)

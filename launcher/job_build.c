@@ -909,10 +909,17 @@ static int check_warm(struct options *o, struct err *e)
     }
 }
 
+/* The library by which an MPI was recognised. */
+static const char *library_of(struct options *o, const struct mpi_program *m)
+{
+    return *m->through ? options_printf(o, "%s, which %s needs", m->library, m->through)
+                       : m->library;
+}
+
 /* What a program of the job is linked with. Several must not differ: their ranks are one job, which
  * also has those that are linked with no MPI, such as scripts that start one. */
-static int look_at_program(const char *path, const char *name, struct mpi_program *all,
-                           const char **first, struct err *e)
+static int look_at_program(struct options *o, const char *path, const char *name,
+                           struct mpi_program *all, const char **first, struct err *e)
 {
     struct mpi_program found;
     mpi_program_look(path, &found);
@@ -921,27 +928,29 @@ static int look_at_program(const char *path, const char *name, struct mpi_progra
                        "%s is linked with %s (%s), and its ranks may not find each other: "
                        "each would be rank 0 of 1. Say --mpi pmi or pmix, whichever it asks "
                        "for, or --mpi off for a program that does not call MPI_Init",
-                       name, found.name, found.library);
+                       name, found.name, library_of(o, &found));
     if (!found.name)
         return 0;
     if (all->name && all->kind != found.kind)
         return err_set(e, -EINVAL,
                        "%s is linked with %s (%s), but %s with %s (%s): their ranks cannot find "
                        "each other",
-                       *first, all->name, all->library, name, found.name, found.library);
+                       *first, all->name, library_of(o, all), name, found.name,
+                       library_of(o, &found));
     *first = name;
     *all = found;
     return 0;
 }
 
-static int look_at_programs(const struct job_spec *spec, struct mpi_program *found, struct err *e)
+static int look_at_programs(const struct job_spec *spec, struct options *o,
+                            struct mpi_program *found, struct err *e)
 {
     const struct programs *p = spec->programs;
     const char *first;
     if (!p)
-        return look_at_program(spec->path, spec->name, found, &first, e);
+        return look_at_program(o, spec->path, spec->name, found, &first, e);
     for (int i = 0; i < p->n; i++) {
-        if (look_at_program(p->list[i].path, p->list[i].name, found, &first, e) < 0)
+        if (look_at_program(o, p->list[i].path, p->list[i].name, found, &first, e) < 0)
             return -EINVAL;
     }
     return 0;
@@ -959,15 +968,15 @@ static int build_mpi(struct job_spec *spec, struct options *o, struct err *e)
     if (!spec->path || kind == MPI_NONE || (o->torchrun && !opt_given(o, OPT_mpi)))
         return 0;
     if (kind == AUTO) {
-        if (look_at_programs(spec, &found, e) < 0)
+        if (look_at_programs(spec, o, &found, e) < 0)
             return -EINVAL;
         kind = found.kind;
     }
     spec->rdzv.mpi = (enum mpi_kind)kind;
     if (kind == MPI_NONE)
         return 0;
-    spec->mpi_reason =
-        found.name ? options_printf(o, "%s, %s", found.library, found.name) : opt_where(o, OPT_mpi);
+    spec->mpi_reason = found.name ? options_printf(o, "%s, %s", library_of(o, &found), found.name)
+                                  : opt_where(o, OPT_mpi);
     if (spec->rdzv.restart_policy == RESTART_WORKER)
         return fail(o, OPT_restart_policy, e,
                     "one rank of an MPI program (%s) cannot be started again alone: use group",

@@ -1,20 +1,13 @@
 #include "launcher/mpi_program.h"
 
-#include <elf.h>
-#include <endian.h>
-#include <fcntl.h>
-#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "core/fd.h"
 #include "core/mem.h"
+#include "launcher/library_search.h"
 
-#define HEADERS_MAX 64
-#define DYNAMIC_MAX 65536
-#define STRINGS_MAX (1 << 20)
+#define FILES_MAX 256 /* libraries that are looked into */
 
 /* The first row that fits counts. A "*" stands for any rest. */
 static const struct {
@@ -59,25 +52,6 @@ bool mpi_library(const char *soname, struct mpi_program *out)
     return false;
 }
 
-/* Reads exactly n bytes of the file. */
-static bool read_at(int fd, void *out, size_t n, uint64_t at)
-{
-    return pread(fd, out, n, (off_t)at) == (ssize_t)n;
-}
-
-/* The offset in the file of what the program has at this address. */
-static bool offset_of(const ElfW(Phdr) * ph, int n, uint64_t addr, uint64_t *out)
-{
-    for (int i = 0; i < n; i++) {
-        if (ph[i].p_type == PT_LOAD && addr >= ph[i].p_vaddr &&
-            addr - ph[i].p_vaddr < ph[i].p_filesz) {
-            *out = addr - ph[i].p_vaddr + ph[i].p_offset;
-            return true;
-        }
-    }
-    return false;
-}
-
 /* PMIx counts most: a distribution may build any MPI for it. */
 static void take_library(const char *soname, struct mpi_program *out)
 {
@@ -87,54 +61,90 @@ static void take_library(const char *soname, struct mpi_program *out)
         *out = found;
 }
 
-static void look_at_dynamic(int fd, const ElfW(Phdr) * ph, int n, const ElfW(Dyn) * dyn,
-                            size_t ndyn, struct mpi_program *out)
+static void take_libraries(const struct elf_needed *n, struct mpi_program *out)
 {
-    uint64_t at = 0, size = 0;
-    for (size_t i = 0; i < ndyn && dyn[i].d_tag != DT_NULL; i++) {
-        if (dyn[i].d_tag == DT_STRTAB && !offset_of(ph, n, dyn[i].d_un.d_ptr, &at))
-            return;
-        if (dyn[i].d_tag == DT_STRSZ)
-            size = dyn[i].d_un.d_val;
+    for (size_t i = 0; i < n->n; i++)
+        take_library(n->names[i], out);
+}
+
+/* Libraries that nearly every program needs, and that need none of MPI. */
+static bool is_common(const char *soname)
+{
+    static const char *const common[] = {
+        "libc.so.*",      "libm.so.*",     "libpthread.so.*", "libdl.so.*", "librt.so.*",
+        "libstdc++.so.*", "libgcc_s.so.*", "ld-linux*",       "libz.so.*",  "libdlcoll.so.*",
+    };
+    for (size_t i = 0; i < ARRAY_LEN(common); i++) {
+        if (soname_fits(soname, common[i]))
+            return true;
     }
-    if (size == 0 || size > STRINGS_MAX)
-        return;
-    char *strings = xmalloc(size + 1);
-    strings[size] = '\0';
-    bool good = read_at(fd, strings, size, at);
-    for (size_t i = 0; good && i < ndyn && dyn[i].d_tag != DT_NULL; i++) {
-        if (dyn[i].d_tag == DT_NEEDED && dyn[i].d_un.d_val < size)
-            take_library(strings + dyn[i].d_un.d_val, out);
+    return false;
+}
+
+/* What is looked into, each once, in the order in which it was found. */
+struct walk {
+    struct library_search search;
+    struct elf_needed file[FILES_MAX];
+    char *path[FILES_MAX];
+    char name[FILES_MAX][64];
+    size_t n;
+};
+
+static bool is_seen(const struct walk *w, const char *name)
+{
+    for (size_t i = 0; i < w->n; i++) {
+        if (strcmp(w->name[i], name) == 0)
+            return true;
     }
-    free(strings);
+    return false;
+}
+
+/* Reads the libraries that this file needs. */
+static void read_needed(struct walk *w, const struct elf_needed *by, const char *by_path)
+{
+    char path[PATH_MAX];
+    for (size_t i = 0; i < by->n && w->n < FILES_MAX; i++) {
+        const char *name = by->names[i];
+        if (is_common(name) || strlen(name) >= sizeof(w->name[0]) || is_seen(w, name) ||
+            !library_search_read(&w->search, name, by, by_path, path, &w->file[w->n]))
+            continue;
+        w->path[w->n] = xstrdup(path);
+        strcpy(w->name[w->n++], name);
+    }
+}
+
+/* A library may need the MPI: the nearest one that does counts. */
+static void look_behind(const char *path, const struct elf_needed *program, struct mpi_program *out)
+{
+    struct walk *w = xcalloc(1, sizeof(*w));
+    w->search = (struct library_search)LIBRARY_SEARCH_INIT(program, path);
+    read_needed(w, program, path);
+    for (size_t i = 0; i < w->n && !out->name; i++) {
+        take_libraries(&w->file[i], out);
+        if (out->name)
+            snprintf(out->through, sizeof(out->through), "%s", w->name[i]);
+        else
+            read_needed(w, &w->file[i], w->path[i]);
+    }
+    for (size_t i = 0; i < w->n; i++) {
+        elf_needed_fini(&w->file[i]);
+        free(w->path[i]);
+    }
+    library_search_fini(&w->search);
+    free(w);
 }
 
 void mpi_program_look(const char *path, struct mpi_program *out)
 {
-    struct {
-        ElfW(Ehdr) header;
-        ElfW(Phdr) rest[HEADERS_MAX]; /* the program headers follow in nearly every file */
-    } file = {0};
+    struct elf_needed needed;
     *out = (struct mpi_program){0};
-    _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    ssize_t got = fd < 0 ? -1 : pread(fd, &file, sizeof(file), 0);
-    const ElfW(Ehdr) *h = &file.header;
-    if (got < (ssize_t)sizeof(*h) || memcmp(h->e_ident, ELFMAG, SELFMAG) != 0 ||
-        h->e_ident[EI_CLASS] != (sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32) ||
-        h->e_ident[EI_DATA] != (BYTE_ORDER == LITTLE_ENDIAN ? ELFDATA2LSB : ELFDATA2MSB) ||
-        h->e_phentsize != sizeof(ElfW(Phdr)) || h->e_phnum > HEADERS_MAX)
+    if (!elf_needed_read(path, &needed))
         return;
-    if (h->e_phoff != sizeof(*h) || got < (ssize_t)(sizeof(*h) + h->e_phnum * sizeof(ElfW(Phdr)))) {
-        if (!read_at(fd, file.rest, h->e_phnum * sizeof(ElfW(Phdr)), h->e_phoff))
-            return;
-    }
-    for (int i = 0; i < h->e_phnum; i++) {
-        const ElfW(Phdr) *p = &file.rest[i];
-        if (p->p_type != PT_DYNAMIC || p->p_filesz > DYNAMIC_MAX)
-            continue;
-        ElfW(Dyn) *dyn = xmalloc(p->p_filesz + 1);
-        if (read_at(fd, dyn, p->p_filesz, p->p_offset))
-            look_at_dynamic(fd, file.rest, h->e_phnum, dyn, p->p_filesz / sizeof(*dyn), out);
-        free(dyn);
-    }
+    take_libraries(&needed, out);
+    bool more = false;
+    for (size_t i = 0; i < needed.n; i++)
+        more |= !is_common(needed.names[i]);
+    if (!out->name && more)
+        look_behind(path, &needed, out);
+    elf_needed_fini(&needed);
 }

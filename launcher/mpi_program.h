@@ -9,9 +9,11 @@ struct mpi_program {
     const char *name; /* of the implementation; NULL: the program needs no library of MPI */
     bool foreign;     /* an MPI that dlaunch does not know: `kind` is MPI_NONE */
     char library[64]; /* by which it was recognised */
+    char through[64]; /* the library that needs that one; "": the program itself does */
 };
 
-/* Reads the needed libraries of an ELF file; anything else, a script say, needs none. */
+/* Reads the needed libraries of an ELF file, and where they give no answer, those that they need in
+ * turn. Anything else, a script say, needs none. */
 void mpi_program_look(const char *path, struct mpi_program *out);
 
 /* Fills *out by the name of one needed library. False: the library is not an MPI's. */

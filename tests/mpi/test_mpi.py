@@ -276,6 +276,18 @@ def case_the_same_mpi_on_all_nodes():
     assert "this job has --mpi " in err and not out, (code, out, err)
 
 
+def case_behind_another_library():
+    # The program needs a library of its own, which needs the MPI.
+    with tempfile.TemporaryDirectory() as d:
+        with open(d + "/main.c", "w") as f:
+            f.write("int run(int argc, char **argv);\nint main(int argc, char **argv) { return run(argc, argv); }\n")
+        for mpi in MPIS:
+            build([f"mpicc.{mpi}", "-shared", "-fPIC", "-Dmain=run", "-o", f"{d}/libfoo.so", f"{HERE}/program.c", "-lm"])
+            build(["cc", "-o", f"{d}/program", d + "/main.c", f"-L{d}", "-lfoo", "-Wl,--allow-shlib-undefined", "-Wl,-rpath,$ORIGIN"])
+            for workers in ([2], [1, 1]):
+                good(f"{d}/program", workers, "hello")
+
+
 def case_several_programs():
     for program, workers in itertools.product(MPIS, ([3], [2, 1])):
         path = f"{PROGRAMS}/{program}"

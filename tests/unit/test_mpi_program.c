@@ -8,6 +8,7 @@
 
 #include "core/clock.h"
 #include "core/mem.h"
+#include "launcher/library_search.h"
 #include "tests/lib/test.h"
 
 START_TEST(libraries)
@@ -118,13 +119,94 @@ START_TEST(damaged)
 }
 END_TEST
 
+static void sh(const char *command)
+{
+    ck_assert_msg(system(test_text("cd %s && %s", tmpdir(), command)) == 0, "%s", command);
+}
+
+/* A program that needs libfoo.so, which needs libbar.so, which needs this library. `how`: how the
+ * linker is told where they are. */
+static char *program_behind(const char *soname, const char *how)
+{
+    write_file(tmppath("empty.c"), "");
+    write_file(tmppath("main.c"), "int main(void) { return 0; }");
+    sh("mkdir -p lib far");
+    sh(test_text("cc -shared -Wl,-soname,%s -o far/%s empty.c", soname, soname));
+    sh(test_text("cc -shared -o lib/libbar.so empty.c -Wl,--no-as-needed far/%s", soname));
+    sh(test_text("cc -shared -o lib/libfoo.so empty.c -Llib -Wl,--no-as-needed -lbar %s", how));
+    sh(test_text("cc -o behind main.c -Llib -Wl,--no-as-needed -lfoo "
+                 "-Wl,--allow-shlib-undefined,-rpath-link,lib,-rpath-link,far %s",
+                 how));
+    return tmppath("behind");
+}
+
+START_TEST(behind_other_libraries)
+{
+    static const struct {
+        const char *how, *path;
+    } ways[] = {
+        {"-Wl,--enable-new-dtags,-rpath,'$ORIGIN/lib:$ORIGIN'", NULL},
+        {"-Wl,--disable-new-dtags,-rpath,'${ORIGIN}/lib'", NULL},
+        {"", "lib"},
+    };
+    struct mpi_program m;
+    for (size_t i = 0; i < ARRAY_LEN(ways); i++) {
+        char *path = program_behind("libmpich.so.12", ways[i].how);
+        mpi_program_look(path, &m);
+        ck_assert_msg(ways[i].path ? !m.name : m.kind == MPI_PMI, "%s", ways[i].how);
+        if (ways[i].path)
+            setenv("LD_LIBRARY_PATH", tmppath(ways[i].path), 1);
+        mpi_program_look(path, &m);
+        ck_assert_msg(m.kind == MPI_PMI, "%s", ways[i].how);
+        ck_assert_str_eq(m.library, "libmpich.so.12");
+        ck_assert_str_eq(m.through, "libbar.so");
+    }
+    mpi_program_look(program_behind("libmpi.so.20", ""), &m);
+    ck_assert(m.foreign);
+    mpi_program_look(program_behind("libother.so.1", ""), &m);
+    ck_assert_ptr_null(m.name);
+}
+END_TEST
+
+/* A library that needs itself, or a missing one. */
+START_TEST(circles)
+{
+    struct mpi_program m;
+    program_behind("libother.so.1", "-Wl,-rpath,'$ORIGIN/lib:$ORIGIN'");
+    sh("cc -shared -o lib/libbar.so empty.c -Llib -Wl,--no-as-needed -lfoo");
+    mpi_program_look(tmppath("behind"), &m);
+    ck_assert_ptr_null(m.name);
+    sh("rm lib/libbar.so");
+    mpi_program_look(tmppath("behind"), &m);
+    ck_assert_ptr_null(m.name);
+}
+END_TEST
+
+/* By the cache of the linker. */
+START_TEST(of_the_system)
+{
+    struct elf_needed by = {0}, found;
+    struct library_search search = LIBRARY_SEARCH_INIT(&by, "/bin/sh");
+    char path[PATH_MAX];
+    unsetenv("LD_LIBRARY_PATH");
+    ck_assert(library_search_read(&search, "libm.so.6", &by, "/bin/sh", path, &found));
+    ck_assert_msg(path[0] == '/' && strstr(path, "/libm.so.6"), "%s", path);
+    elf_needed_fini(&found);
+    ck_assert(!library_search_read(&search, "libno-such.so.6", &by, "/bin/sh", path, &found));
+    library_search_fini(&search);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("mpi_program");
-    TCase *tc = test_case(s, "mpi_program", 30);
+    TCase *tc = test_case(s, "mpi_program", 180);
     tcase_add_test(tc, libraries);
     tcase_add_test(tc, programs);
     tcase_add_test(tc, damaged);
+    tcase_add_test(tc, behind_other_libraries);
+    tcase_add_test(tc, circles);
+    tcase_add_test(tc, of_the_system);
     return s;
 }
 

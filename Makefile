@@ -585,7 +585,7 @@ corpora: $(FUZZ:%=$(BUILD)/replay/%)
 
 bench_bin = $(BUILD)/tests/bench/$(1)
 
-.PHONY: bench bench-launch bench-hosts bench-restart bench-torch bench-torchrun bench-rdzv bench-store bench-stdio \
+.PHONY: model bench bench-launch bench-hosts bench-restart bench-torch bench-torchrun bench-rdzv bench-store bench-stdio \
         hang-trials bench-reduce bench-coll bench-progress bench-job bench-faults bench-recovery bench-hostile kill-trials deps-bench
 deps-bench:
 	$(Q)conf/install-deps.sh bench
@@ -666,6 +666,13 @@ $(COLL_BENCH)/peer_dlcoll $(COLL_BENCH)/in_job $(COLL_BENCH)/progress: $(COLL_BE
 $(COLL_BENCH)/peer_dlcoll: $(COLL_HARNESS)
 
 $(COLL_BENCH)/peer_limit: $(call obj,tests/bench/coll/peer_limit.c) $(COLL_HARNESS) $(DLCOLL_OBJ)
+	$(say) LD $@
+	$(link) $^ -lpthread -ldl
+
+# The algorithms between up to 1,024 nodes, on a model of the network.
+model: $(COLL_BENCH)/model
+	$(Q)$<
+$(COLL_BENCH)/model: $(call obj,tests/bench/coll/model.c) $(DLCOLL_OBJ)
 	$(say) LD $@
 	$(link) $^ -lpthread -ldl
 

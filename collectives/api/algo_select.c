@@ -19,11 +19,13 @@ static const struct algo_rule g_builtin[] = {
 #define ALL                           SIZE_MAX
 #define RANKS(from, to)               from, to, 1, MANY
 #define ONE_NODE(from, to)            from, to, 1, 1
+#define NODES(from, to)               from, to, 2, MANY
 #define TCP(kind, where, bytes, algo) {CALL_##kind, where, 0, bytes, "net", #algo},
 #include "collectives/api/selection.def"
 #undef ALL
 #undef RANKS
 #undef ONE_NODE
+#undef NODES
 };
 
 const struct algo_rule *algo_select_builtin(size_t *n)

@@ -31,10 +31,11 @@ static void setup(void)
 /* ------------------------------------------------------------------------ a launcher, so to say */
 
 static struct control *control;
-static const struct agent_worker_status workers[] = {{2, 0, 100, "running", 0, 0, 3700},
-                                                     {3, 1, 101, "exited", 0, 0, 61},
-                                                     {4, 2, 102, "failed", 3, 0, 5},
-                                                     {5, 3, 103, "failed", 0, SIGSEGV, 5}};
+static const struct agent_worker_status workers[] = {
+    {.rank = 2, .local_rank = 0, .pid = 100, .state = "running", .seconds = 3700},
+    {.rank = 3, .local_rank = 1, .pid = 101, .state = "exited", .seconds = 61},
+    {.rank = 4, .local_rank = 2, .pid = 102, .state = "failed", .exit_code = 3, .seconds = 5},
+    {.rank = 5, .local_rank = 3, .pid = 103, .state = "failed", .signal = SIGSEGV, .seconds = 5}};
 
 static bool starting;
 

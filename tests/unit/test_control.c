@@ -76,8 +76,10 @@ static void setup(void)
     setenv("XDG_RUNTIME_DIR", tmpdir(), 1);
     loop_setup(&loop);
     nworkers = 2;
-    workers[0] = (struct agent_worker_status){2, 0, 100, "running", 0, 0, 1.5};
-    workers[1] = (struct agent_worker_status){3, 1, 101, "failed", 0, 11, 0.5};
+    workers[0] =
+        (struct agent_worker_status){.rank = 2, .pid = 100, .state = "running", .seconds = 1.5};
+    workers[1] = (struct agent_worker_status){
+        .rank = 3, .local_rank = 1, .pid = 101, .state = "failed", .signal = 11, .seconds = 0.5};
     struct err e = ERR_INIT;
     ck_assert_msg(open_control(&e) == 0, "%s", e.msg);
 }
@@ -221,7 +223,8 @@ START_TEST(many_workers)
 {
     nworkers = 4096;
     for (int i = 0; i < nworkers; i++)
-        workers[i] = (struct agent_worker_status){i, i, i, "running", 0, 0, 1};
+        workers[i] = (struct agent_worker_status){
+            .rank = i, .local_rank = i, .pid = i, .state = "running", .seconds = 1};
     char *text = ask("status\n");
     json_t *j = json_loads(text, 0, NULL);
     ck_assert_uint_eq(json_array_size(json_object_get(j, "workers")), 4096);
@@ -278,7 +281,8 @@ START_TEST(hostile_clients)
     /* Asks for a large answer and never reads it. */
     nworkers = 4096;
     for (int i = 0; i < nworkers; i++)
-        workers[i] = (struct agent_worker_status){i, i, i, "running", 0, 0, 1};
+        workers[i] = (struct agent_worker_status){
+            .rank = i, .local_rank = i, .pid = i, .state = "running", .seconds = 1};
     fd = client();
     for (int i = 0; i < 100; i++)
         send(fd, "status\n", 7, MSG_NOSIGNAL);

@@ -1,6 +1,6 @@
 /* detect.h: what a scheduler has put into the environment, for the values that the user did not
- * give: Slurm steps, Flux, PALS, indexed Kubernetes jobs, JobSets. (PET_* of Kubeflow are options like any;
- * here they only get their line.) */
+ * give: Slurm steps, Flux, PALS, indexed Kubernetes jobs, JobSets. (PET_* of Kubeflow are options
+ * like any; here they only get their line.) */
 #ifndef LAUNCHER_DETECT_H
 #define LAUNCHER_DETECT_H
 

@@ -1,10 +1,10 @@
 /* cost.h: measures which of two ways to move blocks is faster between these ranks: staged (copied
  * into shared memory by one rank and out of it by another) or pulled (read directly from the
- * owner's memory, cma.h). Between two threads of a core staged is up to twice as fast, between cores
- * pulled is up to five times as fast; a virtual machine does not show which it has, and may change
- * it. So both are timed again and again, right after each other: of every so many calls, the first
- * ones form two timed turns, one of each way. The time of a call is the sum over all ranks, because
- * one rank's saving may be another one's waiting. */
+ * owner's memory, cma.h). Between two threads of a core staged is up to twice as fast, between
+ * cores pulled is up to five times as fast; a virtual machine does not show which it has, and may
+ * change it. So both are timed again and again, right after each other: of every so many calls, the
+ * first ones form two timed turns, one of each way. The time of a call is the sum over all ranks,
+ * because one rank's saving may be another one's waiting. */
 #ifndef COLLECTIVES_SHM_COST_H
 #define COLLECTIVES_SHM_COST_H
 

@@ -17,7 +17,7 @@
 
 #define STACK_BYTES 262144 /* resolving a name takes up to 100 KB */
 
-struct call {
+struct attempt {
     struct dial_result result;
     char *host, port[8];
     uint64_t deadline_ns;
@@ -39,14 +39,14 @@ void dial_close(struct dial *d)
     close_fd(&d->results);
 }
 
-static int ms_left(const struct call *c)
+static int ms_left(const struct attempt *c)
 {
     uint64_t now = mono_ns();
     return now < c->deadline_ns ? (int)((c->deadline_ns - now + 999999) / 1000000) : 0;
 }
 
 /* Returns the connected socket, or a negative errno. */
-static int connect_to(const struct call *c, const struct addrinfo *a)
+static int connect_to(const struct attempt *c, const struct addrinfo *a)
 {
     int error = 0;
     socklen_t len = sizeof(error);
@@ -66,7 +66,7 @@ static int connect_to(const struct call *c, const struct addrinfo *a)
 
 static void *dial_run(void *arg)
 {
-    struct call *c = arg;
+    struct attempt *c = arg;
     struct dial_result *r = &c->result;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
     char why[ERR_TEXT_MAX];
@@ -91,7 +91,7 @@ static void *dial_run(void *arg)
 int dial_start(struct dial *d, unsigned peer, unsigned attempt, const char *host, int port,
                int timeout_ms, struct err *e)
 {
-    struct call *c = xcalloc(1, sizeof(*c));
+    struct attempt *c = xcalloc(1, sizeof(*c));
     c->result = (struct dial_result){.peer = peer, .attempt = attempt, .fd = -1};
     c->host = xstrdup(host);
     snprintf(c->port, sizeof(c->port), "%d", port);

@@ -24,14 +24,14 @@
 #include "rendezvous/wire/endpoint.h"
 #include "rendezvous/wire/link.h"
 
-#define GUESTS_MAX   64
-#define HANDSHAKE_NS 3000000000ull
-#define QUIET_NS     10000000000ull /* between two lines about refused connections */
-#define PAUSE_NS     100000000ull   /* of accepting, without descriptors */
-#define DEAD_MS      15000          /* after which a silent head is gone */
+#define HANDSHAKES_MAX   64
+#define HANDSHAKE_NS     3000000000ull
+#define LINE_INTERVAL_NS 10000000000ull /* between two lines about refused connections */
+#define PAUSE_NS         100000000ull   /* of accepting, without descriptors */
+#define DEAD_MS          15000          /* after which a silent head is gone */
 
 /* A connection before the end of its handshake. */
-struct guest {
+struct handshake {
     int fd;
     struct netaddr from;
     struct sealed sealed;
@@ -47,12 +47,12 @@ struct serve {
     const struct serve_opts *opts;
     struct tls_key key;
     int listen_fd, signals;
-    struct guest guests[GUESTS_MAX]; /* the oldest first */
-    size_t nguests;
+    struct handshake handshakes[HANDSHAKES_MAX]; /* the oldest first */
+    size_t nhandshakes;
     struct job *jobs;
     size_t njobs, cap;
-    uint64_t quiet_ns, pause_ns; /* until then */
-    unsigned refused;            /* connections that no line has told of */
+    uint64_t next_line_ns, pause_ns; /* until then */
+    unsigned refused;                /* connections that no line has told of */
     bool stopping;
 };
 
@@ -117,7 +117,7 @@ static void close_all_from(int first)
 
 /* Nothing of the daemon is left here but its environment and its log, for what goes wrong before
  * there is a launcher. */
-static int run_as_job(struct serve *s, struct guest *g)
+static int run_as_job(struct serve *s, struct handshake *g)
 {
     static const int own[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
     struct remote_head head = {.sealed = g->sealed};
@@ -145,43 +145,43 @@ static int run_as_job(struct serve *s, struct guest *g)
  */
 
 /* Takes it out of the list, with nothing closed. */
-static struct guest take_guest(struct serve *s, size_t i)
+static struct handshake take_handshake(struct serve *s, size_t i)
 {
-    struct guest g = s->guests[i];
-    s->nguests--;
-    memmove(&s->guests[i], &s->guests[i + 1], (s->nguests - i) * sizeof(g));
+    struct handshake g = s->handshakes[i];
+    s->nhandshakes--;
+    memmove(&s->handshakes[i], &s->handshakes[i + 1], (s->nhandshakes - i) * sizeof(g));
     return g;
 }
 
-static void drop_guest(struct serve *s, size_t i)
+static void drop_handshake(struct serve *s, size_t i)
 {
-    struct guest g = take_guest(s, i);
+    struct handshake g = take_handshake(s, i);
     close(g.fd);
     sealed_fini(&g.sealed);
 }
 
-static void refuse_guest(struct serve *s, size_t i, const char *why)
+static void refuse_handshake(struct serve *s, size_t i, const char *why)
 {
     char ip[ADDR_STRLEN];
     uint64_t now = mono_ns();
-    if (now < s->quiet_ns) {
+    if (now < s->next_line_ns) {
         s->refused++;
     } else {
         char more[64] = "";
         if (s->refused)
             snprintf(more, sizeof(more), ", and %u others before", s->refused);
-        log_notice("refused a connection from %s: %s%s", netaddr_ip(&s->guests[i].from, ip), why,
-                   more);
-        s->quiet_ns = now + QUIET_NS;
+        log_notice("refused a connection from %s: %s%s", netaddr_ip(&s->handshakes[i].from, ip),
+                   why, more);
+        s->next_line_ns = now + LINE_INTERVAL_NS;
         s->refused = 0;
     }
-    drop_guest(s, i);
+    drop_handshake(s, i);
 }
 
-static void accept_guests(struct serve *s)
+static void accept_connections(struct serve *s)
 {
-    for (int i = 0; i < GUESTS_MAX; i++) {
-        struct guest g = {.from.len = sizeof(g.from.ss)};
+    for (int i = 0; i < HANDSHAKES_MAX; i++) {
+        struct handshake g = {.from.len = sizeof(g.from.ss)};
         struct err e = ERR_INIT;
         g.fd = accept4(s->listen_fd, &g.from.sa, &g.from.len, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (g.fd < 0) {
@@ -195,15 +195,15 @@ static void accept_guests(struct serve *s)
             continue;
         }
         g.deadline_ns = mono_ns() + HANDSHAKE_NS;
-        if (s->nguests == GUESTS_MAX)
-            refuse_guest(s, 0, "too many do not say who they are");
-        s->guests[s->nguests++] = g;
+        if (s->nhandshakes == HANDSHAKES_MAX)
+            refuse_handshake(s, 0, "too many do not say who they are");
+        s->handshakes[s->nhandshakes++] = g;
     }
 }
 
 static void start_job(struct serve *s, size_t i)
 {
-    struct guest g = take_guest(s, i);
+    struct handshake g = take_handshake(s, i);
     struct job job;
     netaddr_ip(&g.from, job.from);
     fflush(NULL);
@@ -224,23 +224,23 @@ static void start_job(struct serve *s, size_t i)
     sealed_fini(&g.sealed);
 }
 
-/* Reads what a guest says, after which it may be out of the list. */
-static void hear_guest(struct serve *s, size_t i)
+/* Reads what the peer of a handshake says, after which it may be out of the list. */
+static void read_handshake(struct serve *s, size_t i)
 {
-    struct guest *g = &s->guests[i];
+    struct handshake *g = &s->handshakes[i];
     struct buf plain = BUF_INIT;
     ssize_t n = sealed_read(&g->sealed, g->fd, &plain);
     int error = n < 0 && errno != EAGAIN && errno != EINTR ? errno : 0;
-    bool eager = plain.len > 0; /* it is not its turn */
+    bool early = plain.len > 0; /* a head waits for HELLO */
     buf_fini(&plain);
     if (sealed_write(&g->sealed, g->fd, NULL, 0) < 0 && errno != EAGAIN && errno != EINTR)
         error = error ? error : errno;
     if (error == EACCES)
-        refuse_guest(s, i, "it has another token");
-    else if (error == EPROTO || eager)
-        refuse_guest(s, i, "it does not speak as dlaunch does");
+        refuse_handshake(s, i, "it has another token");
+    else if (error == EPROTO || early)
+        refuse_handshake(s, i, "it does not speak as dlaunch does");
     else if (error || n == 0)
-        drop_guest(s, i);
+        drop_handshake(s, i);
     else if (tls_established(g->sealed.tls) && !sealed_pending(&g->sealed))
         start_job(s, i);
 }
@@ -276,8 +276,8 @@ static void stop_serving(struct serve *s, int signo)
                    s->njobs);
     s->stopping = true;
     close_fd(&s->listen_fd);
-    while (s->nguests)
-        drop_guest(s, 0);
+    while (s->nhandshakes)
+        drop_handshake(s, 0);
     for (size_t i = 0; i < s->njobs; i++)
         kill(s->jobs[i].pid, SIGTERM);
 }
@@ -310,12 +310,12 @@ static int open_signals(struct err *e)
 /* -------------------------------------------------------------------------------------------- loop
  */
 
-/* Of the next deadline; the oldest guest has the first one. */
+/* Of the next deadline; the oldest handshake has the first one. */
 static int next_timeout(const struct serve *s, uint64_t now)
 {
     uint64_t when = UINT64_MAX;
-    if (s->nguests)
-        when = s->guests[0].deadline_ns;
+    if (s->nhandshakes)
+        when = s->handshakes[0].deadline_ns;
     if (s->pause_ns > now && s->pause_ns < when)
         when = s->pause_ns;
     if (when == UINT64_MAX)
@@ -325,13 +325,13 @@ static int next_timeout(const struct serve *s, uint64_t now)
 
 static void serve_turn(struct serve *s)
 {
-    struct pollfd f[2 + GUESTS_MAX];
+    struct pollfd f[2 + HANDSHAKES_MAX];
     uint64_t now = mono_ns();
-    size_t n = s->nguests;
+    size_t n = s->nhandshakes;
     f[0] = (struct pollfd){s->signals, POLLIN, 0};
     f[1] = (struct pollfd){s->pause_ns > now ? -1 : s->listen_fd, POLLIN, 0};
     for (size_t i = 0; i < n; i++) {
-        struct guest *g = &s->guests[i];
+        struct handshake *g = &s->handshakes[i];
         short out = sealed_pending(&g->sealed) ? POLLOUT : 0;
         f[2 + i] = (struct pollfd){g->fd, (short)(POLLIN | out), 0};
     }
@@ -339,13 +339,13 @@ static void serve_turn(struct serve *s)
         return;
     for (size_t i = n; i-- > 0;) { /* from the end: those before keep their places */
         if (f[2 + i].revents)
-            hear_guest(s, i);
+            read_handshake(s, i);
     }
     now = mono_ns();
-    while (s->nguests && s->guests[0].deadline_ns <= now)
-        refuse_guest(s, 0, "it has not said who it is in time");
+    while (s->nhandshakes && s->handshakes[0].deadline_ns <= now)
+        refuse_handshake(s, 0, "it has not said who it is in time");
     if (f[1].revents)
-        accept_guests(s);
+        accept_connections(s);
     if (f[0].revents)
         read_signals(s);
 }

@@ -226,6 +226,8 @@ static void get_signature(const dlcoll_record *r, uint8_t kind, struct op_signat
     if (call_has_data(kind)) {
         sig->count = r->count;
         sig->dtype = recorder_look_up(r->dtype, g_names.dtype, NAMES, sizeof(g_names.dtype[0]));
+        if (sig->dtype == DTYPE_CODE_BYTES && r->count && r->bytes >= r->count)
+            sig->count = sig_pack(r->count, r->bytes / r->count);
     }
     if (call_reduces(kind))
         sig->op =

@@ -154,7 +154,7 @@ static const struct {
                            "own, and a value with '#' or ';' needs double quotes\n"},
     {"max_restarts =\n", "job.ini:1: max_restarts: '' is not a whole number\n"},
     {"bind = cores\n",
-     "job.ini:1: bind: 'cores' is not one of none, core, numa (did you mean core?)\n"},
+     "job.ini:1: bind: 'cores' is not one of none, core, numa, socket (did you mean core?)\n"},
     {"standalone = perhaps\n", "job.ini:1: standalone: 'perhaps' is neither yes nor no\n"},
     {"nnodes = 2\n  nproc_per_node = 8\n",
      "job.ini:2: the line must not be indented (it would continue the line above)\n"},

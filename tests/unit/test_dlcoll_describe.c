@@ -87,7 +87,7 @@ static const struct place *g_place;
 
 static void look(struct ranks *j, int rank)
 {
-    char text[8192];
+    char text[16384];
     (void)j, (void)rank;
     dlcoll_comm *c = comm_start();
     size_t len = dlcoll_describe(c, text, sizeof(text));

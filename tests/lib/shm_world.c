@@ -47,6 +47,10 @@ void shm_world_fini(struct shm_world *w)
     munmap(w->heap, w->bytes);
 }
 
+/* What a rank looks at while it waits: no connection ever comes. */
+static const struct world g_nowhere = {.listen_fd = -1};
+static struct job g_job = {.acceptor = {.world = &g_nowhere}};
+
 dlcoll_comm *shm_world_comm(struct shm_world *w, int i)
 {
     struct err e = ERR_INIT;
@@ -57,6 +61,7 @@ dlcoll_comm *shm_world_comm(struct shm_world *w, int i)
         ranks[k] = k;
     must(reduce_choose(&e) == 0, e.msg);
     c->world = &w->world[i];
+    c->job = &g_job;
     c->world_ranks = ranks;
     c->rank = i;
     c->size = w->n;

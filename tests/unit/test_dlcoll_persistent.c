@@ -111,7 +111,7 @@ static void refusals(struct ranks *j, int rank)
                  DLCOLL_EINVAL, "all_reduce: a persistent operation needs a work handle");
     expect_error(c, dlcoll_send(&x, 1, DLCOLL_I32, 0, c, &o, &w), DLCOLL_EINVAL,
                  "send: this call cannot be persistent");
-    o.flags = 2;
+    o.flags = 4;
     expect_error(c, dlcoll_barrier(c, &o, &w), DLCOLL_EINVAL, "barrier: opts has an unknown flag");
     o.flags = DLCOLL_PERSISTENT;
     EXPECT(dlcoll_start(NULL) == DLCOLL_EINVAL);

@@ -62,7 +62,7 @@ START_TEST(every_kind_is_recorded_as_itself)
     struct op_signature c;
     for (int kind = CALL_NONE + 1; kind < CALL_KINDS; kind++) {
         bool message = kind == CALL_SEND || kind == CALL_RECV || kind == CALL_BATCH ||
-                       kind == CALL_MONITORED_BARRIER;
+                       kind == CALL_PROBE || kind == CALL_MONITORED_BARRIER;
         begin(GROUP, (uint64_t)kind, (enum call_kind)kind);
         ck_assert_int_eq(found(GROUP, (uint64_t)kind, &c), !message);
         ck_assert(message || c.kind == kind);

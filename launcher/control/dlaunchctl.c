@@ -124,10 +124,11 @@ static void print_ended(const struct jobs *jobs)
 /* What the worker runs, in a job of several programs; ends the line. */
 static void print_program(const json_t *w)
 {
-    char name[512];
-    const char *text = text_of(w, "program");
-    log_escape(name, sizeof(name), text, strlen(text), 0);
-    printf("%s%s\n", *text ? "  " : "", name);
+    char name[512] = "";
+    const char *text = json_string_value(json_object_get(w, "program"));
+    if (text)
+        log_escape(name, sizeof(name), text, strlen(text), 0);
+    printf("%s%s\n", text ? "  " : "", name);
 }
 
 static void print_worker(const json_t *w)

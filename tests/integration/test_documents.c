@@ -56,8 +56,8 @@ static char *g_others; /* the help texts of the programs besides dlaunch */
 
 /* Options of programs that are not part of dlaunch. */
 static const char *const foreign[] = {
-    "--nodes", "--ntasks-per-node", "--no-kill", "--signal", "--cflags",
-    "--libs",  "--local-rank",      "--lr",      NULL};
+    "--nodes", "--ntasks-per-node", "--no-kill", "--signal",  "--cflags", "--libs", "--local-rank",
+    "--lr",    "--bind-to",         "--map-by",  "--rank-by", "--mca",    NULL};
 
 static bool is_name(char c)
 {

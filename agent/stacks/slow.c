@@ -18,7 +18,8 @@
 /* Where a worker was when it was not in an operation. */
 struct places {
     unsigned n[KERNEL_SIDE_PLACES];
-    char call[48]; /* the last one that it slept in */
+    char call[48]; /* that it slept in more often than in all others together, if there is one */
+    int lead;      /* how often it has been seen more than others */
 };
 
 struct slow {
@@ -49,8 +50,11 @@ static void add_place(struct places *p, enum kernel_side_place at, const char *c
     for (int i = 0; i < KERNEL_SIDE_PLACES && all >= 2 * PLACES_OF; i++)
         p->n[i] /= 2;
     p->n[at]++;
-    if (*call)
+    if (!*call)
+        return;
+    if (p->lead == 0)
         snprintf(p->call, sizeof(p->call), "%.47s", call);
+    p->lead += strncmp(p->call, call, sizeof(p->call) - 1) == 0 ? 1 : -1;
 }
 
 /* Only ranks that are behind are worth it. */

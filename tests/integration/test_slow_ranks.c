@@ -30,7 +30,7 @@ static const struct late {
     int late;
 } lates[] = {
     {"slow", "is CPU", 200},
-    {"starve", "waits for data (read of a pipe)", 200},
+    {"starve", "waits for data (read of a pipe)", 800}, /* the step itself sleeps, too */
 };
 
 START_TEST(the_slow_rank_is_named)

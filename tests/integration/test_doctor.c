@@ -154,6 +154,9 @@ START_TEST(a_planted_fault)
     if (strstr(f->before, "clock.so") &&
         test_skip_sanitized("the fake clock must be in front of a sanitizer, which comes first"))
         return;
+    if (strstr(f->before, "ulimit -v") &&
+        test_skip_sanitized("they take more address space than the limit"))
+        return;
     examine(&c, fill_in_folder(f->before), f->line, f->bad ? f->bad : f->line);
     cluster_wait(&c, 1, 30);
     for (int i = 0; i < NODES; i++) {

@@ -17,14 +17,16 @@ static bool has_gdb(void)
 /* What gdb reads in a process. */
 static char *read_table(int pid)
 {
-    static struct proc p;
+    struct proc p;
     proc_start(&p,
                ARGV("/usr/bin/gdb", "-nx", "-batch", "-p", test_text("%d", pid), "-ex",
                     "print MPIR_proctable_size", "-ex",
                     "print *MPIR_proctable@MPIR_proctable_size"),
                env, 0);
     expect_status(&p, 0, 120);
-    return p.out;
+    char *out = test_text("%s", p.out);
+    proc_fini(&p);
+    return out;
 }
 
 /* One node and two: the table of each launcher has all ranks, with their pids. */

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-static char *env[3]; /* where the control sockets are, and how long a step is */
+static char *env[4]; /* where the control sockets are, and how long a step is */
 
 static void setup(void)
 {

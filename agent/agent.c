@@ -1209,7 +1209,8 @@ static void on_respawn(void *arg, int local_rank, int restart_count)
 
 /* -------------------------------------------------------------------------------- MPI programs */
 
-/* Of requests, beside TOP_ID and SLOW_ID; those for stacks count from 1. */
+/* The number of a request for values, as TOP_ID and SLOW_ID are; requests for stacks count from 1.
+ */
 #define MODEX_ID (UINT64_C(1) << 62)
 
 static void on_mpi_fence(void *arg, const void *value, size_t len)
@@ -1826,7 +1827,7 @@ static struct gatherer *hang_gatherer(void *arg)
     return agent_gatherer(arg);
 }
 
-/* What the coordinator's node has found reaches every node. */
+/* Takes over the verdict about a hang that the coordinator's node has sent to every node. */
 static void take_hang(struct agent *a, const struct rdzv_request *r)
 {
     bool hung = r->signal == HANG_HUNG;
@@ -1936,7 +1937,7 @@ static const struct rank_table *running_table(void *arg, int *group_rank)
     return a->fsm.state == RUNNING ? a->ctx.table : NULL;
 }
 
-/* What the coordinator's node has found reaches every node. */
+/* Takes over the slow ranks that the coordinator's node has sent to every node. */
 static void take_slow(struct agent *a, const struct rdzv_request *r)
 {
     struct rdzv_info info;

@@ -70,7 +70,7 @@ int guardian_run(const struct guardian_opts *opts,
  * longer if an earlier call said so. Wakes the guardian when it has to look again. */
 void guardian_set_lease(struct guardian_link *link, uint64_t until_ns);
 
-/* For the agent: the guardian has something to show a debugger (mpir.h). */
+/* Called by the agent: the guardian is to show new processes to a debugger (mpir.h). */
 void guardian_show(struct guardian_link *link);
 
 /* Extends an existing lease to that time, on any thread, without waiting. */

@@ -29,8 +29,8 @@ void MPIR_Breakpoint(void);
 MPIR_PROCDESC *MPIR_proctable;
 int MPIR_proctable_size;
 volatile int MPIR_being_debugged, MPIR_debug_state;
-/* That these are there says something: this process is none of the job's own; and the job runs
- * also while no debugger is attached to all of its processes. */
+/* A debugger only looks whether these symbols exist: the first says that this process is no process
+ * of the MPI job, the second that the job runs while the debugger is attached to some processes. */
 int MPIR_i_am_starter, MPIR_partial_attach_ok;
 /* A debugger may have its daemons started through these; dlaunch starts none. */
 char MPIR_executable_path[256], MPIR_server_arguments[1024];

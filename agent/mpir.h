@@ -16,10 +16,11 @@ struct event_list;
 void mpir_init(bool wanted, const char *executable);
 bool mpir_is_wanted(void);
 
-/* In the agent: takes the events from number *at on. True: the guardian has something to show. */
+/* Called in the agent: takes the events from number *at on. True: the guardian has something to
+ * show. */
 bool mpir_take_events(const struct event_list *events, uint64_t *at);
 
-/* In the guardian: shows what is new. */
+/* Called in the guardian: shows new processes to the debugger. */
 void mpir_show(void);
 
 #endif

@@ -687,7 +687,7 @@ DLCOLL_API void dlcoll_bytes_free(dlcoll_bytes *all); /* NULL is allowed */
  * equal on both sides, and counts but for dlcoll_recv_upto() (DLCOLL_EMISMATCH). A send to this
  * rank itself needs a receive. */
 
-/* For `peer` of what receives, and for the tag of its options. */
+/* Wildcards of receives and probes: for `peer`, and for the tag in the options. */
 #define DLCOLL_ANY_SOURCE (-1)
 #define DLCOLL_ANY_TAG    (-1)
 

@@ -267,7 +267,7 @@ static int detect_slurm(struct options *o, char *const *envp, struct err *e)
 
 /* ----------------------------------------------------------------------------------- Flux, PALS */
 
-/* What starts a launcher on each node, and says so in variables. */
+/* The starters that run a launcher on each node, with the variables by which they are known. */
 static const struct starter {
     const char *name, *command, *id;
     const char *node;         /* number of this launcher: one for each node */
@@ -321,7 +321,7 @@ static long read_hosts(const char *path, char head[HOST_MAX], struct err *e)
     return n;
 }
 
-/* As slurm_port(), of an id that need not be a number. */
+/* A port that all nodes derive from the job's id, as slurm_port() does; the id may be a word. */
 static int port_of(const char *id)
 {
     unsigned h = 5381;

@@ -916,8 +916,8 @@ static const char *library_of(struct options *o, const struct mpi_program *m)
                        : m->library;
 }
 
-/* What a program of the job is linked with. Several must not differ: their ranks are one job, which
- * also has those that are linked with no MPI, such as scripts that start one. */
+/* Finds the MPI that a program of the job is linked with. All programs that are linked with an MPI
+ * must have the same one; the others may be scripts that start such a program. */
 static int look_at_program(struct options *o, const char *path, const char *name,
                            struct mpi_program *all, const char **first, struct err *e)
 {

@@ -81,7 +81,7 @@ static bool is_common(const char *soname)
     return false;
 }
 
-/* What is looked into, each once, in the order in which it was found. */
+/* The files to be read, each once, in the order in which they were found. */
 struct walk {
     struct library_search search;
     struct elf_needed file[FILES_MAX];

@@ -11,7 +11,7 @@
 #include "core/parse.h"
 #include "rendezvous/rules/rank_table.h"
 
-/* What an option wants of its values. */
+/* Reads the values of an option of mpirun or mpiexec. */
 typedef int read_fn(const struct mpi_words_to *to, const char *word, char **values, struct err *e);
 
 /* A word that says how to place: one of a list, with what it means here. */
@@ -155,7 +155,7 @@ static int read_variable(const struct mpi_words_to *to, const char *word, char *
     return 0;
 }
 
-/* Of one program. */
+/* -env NAME VALUE: a variable of one program. */
 static int read_own_variable(const struct mpi_words_to *to, const char *word, char **values,
                              struct err *e)
 {

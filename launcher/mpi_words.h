@@ -5,7 +5,7 @@
 
 #include "core/err.h"
 
-/* What the words mean; both copy the text. */
+/* Callbacks for options and variables; both copy the text. */
 struct mpi_words_to {
     void *arg;
     /* An option of dlaunch, "--np"; word: as it was typed, for messages. */

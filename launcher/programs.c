@@ -144,7 +144,7 @@ static int add_part(struct options *o, struct opt_programs *p, struct options *p
     return 0;
 }
 
-/* What is wrong with the place of a ':', which has no program on one of its sides. */
+/* Refuses a ':' that has no program on one of its sides. */
 static int check_colons(char **words, struct err *e)
 {
     if (is_colon(words[0]))

@@ -22,8 +22,8 @@ int programs_fit(struct options *o, long workers, struct err *e);
 char **programs_put(struct options *o);
 int programs_take(struct options *o, char *const *words, struct err *e);
 
-/* What -x has named, as "NAME=value": VAR=VALUE, or VAR or VAR* with their values in `environment`.
- * NULL-terminated. */
+/* Returns the variables that -x names, as "NAME=value", NULL-terminated: VAR=VALUE as it is, VAR
+ * and VAR* with their values in `environment`. */
 char **programs_exports(struct options *o, const char *const *exported, char *const *environment);
 
 #endif

@@ -56,7 +56,7 @@ static bool is_print_sbatch(const char *word)
     return !word[n] && n > strlen("--print_"); /* also a prefix of it */
 }
 
-/* Of letters that Slurm shows as they are. */
+/* Prints the job's name with only the letters that Slurm shows as they are. */
 static void print_name(FILE *out, const char *program)
 {
     const char *slash = strrchr(program, '/');

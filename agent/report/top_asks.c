@@ -5,8 +5,7 @@
 #include "core/list.h"
 #include "core/mem.h"
 
-/* In the number of a request, behind the one that tells it from others: how many rows are wanted.
- */
+/* The low bits of a request's number hold how many rows are wanted. */
 #define MOST_BITS 16
 
 struct top_ask {

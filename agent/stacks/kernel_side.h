@@ -12,7 +12,7 @@
  * such process, or it is a zombie. */
 bool kernel_side_read(struct sample *s);
 
-/* What the main thread of a process does at this moment. */
+/* Where the main thread of a process is at this moment. */
 enum kernel_side_place {
     KERNEL_SIDE_CPU,
     KERNEL_SIDE_DATA,    /* it sleeps: state D, or in a system call that is not of a socket */

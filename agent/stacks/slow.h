@@ -37,7 +37,7 @@ void slow_reset(struct slow *s, bool watch);
 void slow_on_request(struct slow *s, const struct rdzv_request *r);
 void slow_on_answer(struct slow *s, const struct rdzv_answer *a);
 
-/* Of a worker of this node; scores from 0 to 1, 0: not known. */
+/* The scores of a worker of this node, from 0 to 1; 0: not known. */
 struct slow_scores {
     double relative, own;
     double waited_s;

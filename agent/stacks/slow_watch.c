@@ -64,8 +64,8 @@ static double median_abs(double *v, int n)
     return m;
 }
 
-/* What a rank is behind in its last n looks, and how certain it is that this is above `floor`.
- * *times: it was behind in so many of them. */
+/* Returns how far a rank is behind in its last n looks. *certainty: that this is above `floor`;
+ * *times: in how many of these looks the rank was behind. */
 static double behind_lately(const struct slow_rank *r, int n, double floor, double *certainty,
                             int *times)
 {

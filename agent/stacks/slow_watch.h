@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a worker has done since it started; clocks are its node's. */
+/* The work of a worker since its start, by the clock of its node. */
 struct slow_count {
     uint64_t at_ns;
     uint64_t waited_ns; /* in operations */
@@ -43,7 +43,7 @@ struct slow_job {
 void slow_job_init(struct slow_job *j, int n, double limit);
 void slow_job_fini(struct slow_job *j);
 
-/* What a rank has done up to now. */
+/* Takes the work that a rank has done up to now. */
 void slow_job_put(struct slow_job *j, int rank, const struct slow_count *c);
 /* Takes a look, if most ranks have done operations since the last one. True: other ranks are slow
  * than before. */

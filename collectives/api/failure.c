@@ -279,8 +279,8 @@ enum {
     VOTE_MS = 1000          /* at most: a rank that computes does not answer */
 };
 
-/* What rank i has called as its operation `seq`; call->seq is 0 if nothing yet. False: its flight
- * recorder cannot be seen from here. */
+/* Reads the call that rank i has made as its operation `seq`; call->seq is 0 if there is none yet.
+ * False: the flight recorder of rank i cannot be seen from here. */
 static bool see_call(const dlcoll_comm *c, int i, uint64_t seq, struct ask *call)
 {
     const struct segment_local *line =

@@ -97,7 +97,7 @@ static void end_op(struct p2p *p, struct p2p_op *op, int code)
     async_complete(w, code);
 }
 
-/* What the program wants to know of the message, in the version of its struct. */
+/* Fills in the program's dlcoll_message, in the version that the program was built with. */
 static void describe(const struct p2p_op *op)
 {
     size_t size = op->message->size;

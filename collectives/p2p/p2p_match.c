@@ -288,7 +288,7 @@ void p2p_post_send(struct p2p *p, struct p2p_op *op)
     p2p_set_active(p, op->peer);
 }
 
-/* For the receive of what a probe has claimed. */
+/* Begins the receive of a message that a probe has claimed. */
 static void receive_claimed(struct p2p *p, struct p2p_op *op)
 {
     struct p2p_unexpected **at = &p->claimed, *un = op->claimed;

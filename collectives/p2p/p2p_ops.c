@@ -9,8 +9,8 @@
 #include "collectives/nccl/nccl.h"
 #include "collectives/p2p/p2p.h"
 
-/* What is inlined into dlcoll_send() and dlcoll_recv(), where most of a call is constant: it takes
- * 12 ns of a message's 140. */
+/* Marks functions that are inlined into dlcoll_send() and dlcoll_recv(), where most of a call is
+ * constant: this saves 12 ns of a message's 140. */
 #define INLINED static inline __attribute__((always_inline))
 
 /* A call, as the program has made it. */
@@ -216,7 +216,7 @@ static int perform_by_handle(dlcoll_comm *c, const struct message_call *m, const
     return p2p_ops_start(c, m->kind, w, work);
 }
 
-/* What the program has of a message, or is to get. */
+/* Checks the dlcoll_message that the program gives to be filled in, or to be received. */
 static int check_message(dlcoll_comm *c, const struct message_call *m)
 {
     const dlcoll_message *message = m->message;

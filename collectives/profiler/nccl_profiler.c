@@ -43,7 +43,7 @@ struct event {
     uint64_t type;
     struct event *op; /* the operation that it is part of, or itself; NULL: none */
     void *next;       /* the user's handle; NULL: it was not told */
-    /* Of an operation. */
+    /* Fields of an operation. */
     uint64_t number;      /* of its record; 0: it has none */
     _Atomic int running;  /* parts of it that run */
     _Atomic bool stopped; /* it is enqueued */

@@ -22,7 +22,7 @@ enum nccl_event_type {
     NCCL_EVENT_KERNEL_CH = 64, /* from version 3 on: one channel of a kernel runs */
 };
 
-/* In versions before 4 an operation begins with its communicator. */
+/* Versions before 4: an operation begins with its communicator. */
 struct nccl_coll_v1 {
     const char *comm_name;
     uint64_t comm;

@@ -384,7 +384,7 @@ static void on_job_answer(void *arg, json_t *j)
     json_decref(j);
 }
 
-/* What stands behind the verb; NULL: the line has another verb. */
+/* Returns the text behind the verb; NULL: the line has another verb. */
 static const char *argument_of(const char *line, const char *verb)
 {
     size_t n = strlen(verb);

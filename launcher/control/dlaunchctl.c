@@ -121,7 +121,7 @@ static void print_ended(const struct jobs *jobs)
     }
 }
 
-/* What the worker runs, in a job of several programs; ends the line. */
+/* Prints the worker's program, in a job of several programs, and ends the line. */
 static void print_program(const json_t *w)
 {
     char name[512] = "";

@@ -794,7 +794,7 @@ static void raise_descriptor_limit(void)
     }
 }
 
-/* What --launch_agent asks for must be possible. */
+/* Where --launch_agent demands the daemon: there must be a token, and no host with another user. */
 static int check_daemons(const struct head *h, const struct host_list *hosts, struct err *e)
 {
     struct options *o = h->o;

@@ -131,8 +131,8 @@ bool peer_has_to_write(const struct peer *p)
            (p->piece[0].n || p->piece[1].n || p->to.len || sealed_pending(&p->sealed));
 }
 
-/* Nobody reads any more: the end of the process, which comes next, says why. A socket stays open to
- * be read, and its number with it, by which epoll knows it. */
+/* Stops writing to a peer that does not read any more; the end of its process, which comes next,
+ * says why. A socket stays open for reading: epoll knows the peer by this descriptor. */
 static void give_up_writing(struct peer *p)
 {
     if (p->by_daemon && p->in >= 0) {

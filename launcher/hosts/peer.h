@@ -79,7 +79,7 @@ int peer_start(struct peer *p, struct spawner *s, const char *path, char **argv,
 
 /* An attempt by the daemon begins: somebody connects (dial.h). */
 void peer_dial(struct peer *p);
-/* It is connected. */
+/* Takes over the connected socket to the peer's daemon. */
 int peer_connected(struct peer *p, int fd, const struct tls_key *key, struct err *e);
 /* The daemon knows the key. */
 bool peer_is_known(const struct peer *p);

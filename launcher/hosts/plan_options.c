@@ -13,7 +13,7 @@
 /* A node that has answered joins at once; who is missing then does not come. */
 #define LAST_CALL "last_call_timeout=1"
 
-/* As far as the hosts' counts tell. */
+/* Compares the programs' ranks with the hosts' slots, where all hosts have a count. */
 static int check_programs(struct options *o, const struct host_list *hosts, struct err *e)
 {
     long workers = 0;

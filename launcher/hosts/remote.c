@@ -622,8 +622,8 @@ static int wait_for_launcher(struct remote *r)
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* What the head has sent and nobody has read would turn the end of the socket into a reset, which
- * may overtake the last frames. */
+/* Reads until the head closes: closing a socket with unread bytes resets the connection, and a
+ * reset may overtake the last frames. */
 static void await_close(void)
 {
     char rest[4096];

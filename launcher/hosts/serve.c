@@ -58,7 +58,7 @@ struct serve {
 
 /* ---------------------------------------------------------------------------------- the options */
 
-/* What a daemon may be told; a job's options come from its head. */
+/* The options that concern a daemon; a job's options come from its head. */
 static bool may_serve(enum opt_id id)
 {
     static const enum opt_id own[] = {OPT_serve,    OPT_serve_addr, OPT_serve_port, OPT_token_file,
@@ -310,7 +310,7 @@ static int open_signals(struct err *e)
 /* -------------------------------------------------------------------------------------------- loop
  */
 
-/* Of the next deadline; the oldest handshake has the first one. */
+/* The time until the next deadline, in ms; the oldest handshake has the first one. */
 static int next_timeout(const struct serve *s, uint64_t now)
 {
     uint64_t when = UINT64_MAX;

@@ -46,7 +46,7 @@ struct track {
     char *host; /* owned; NULL: not known */
 };
 
-/* What is known after some events. */
+/* The sums after some of the events. */
 struct ledger_past {
     struct ledger sums;
     struct track *all;

@@ -588,7 +588,7 @@ static void on_readable(struct node *n, int of)
     buf_consume(&n->in, at);
 }
 
-/* What a process has used, in ms. */
+/* The CPU time of a process, in ms. */
 static double cpu_ms(pid_t pid)
 {
     clockid_t clock;

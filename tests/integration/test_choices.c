@@ -144,7 +144,7 @@ START_TEST(end_of_time_of_all_nodes)
         expect_no_text(c.node[i].err, "restart 1");
     }
     cluster_fini(&c);
-    /* Who does not heed it is killed in time. */
+    /* A worker that ignores the signal is killed before the end. */
     struct proc p, q;
     dlaunch_start(&p, NULL, "--end_time %lld --end_warning 2 %%W ignore TERM append %%T/up pause",
                   (long long)time(NULL) + 4);
@@ -169,7 +169,7 @@ START_TEST(end_of_time_of_all_nodes)
 }
 END_TEST
 
-/* What a scheduler sends at the end, without a warning, is no stop by the user. */
+/* SIGTERM from a scheduler at the end of the time is not a stop by the user. */
 START_TEST(sigterm_at_the_end_of_time)
 {
     static const struct {

@@ -114,8 +114,9 @@ START_TEST(generated_texts)
         "t dlaunch --rdzv_endpoint : 29400 --dry; t dlaunch --rdzv_endpoint =: 29400 --dry\n"
         "t dlaunch -r 0 : 1,1 : 2 --dry; t dlaunch --rdzv_conf a = 1,b = 2 ./train --dry\n";
     ck_assert_int_eq(run(&p, ARGV("bash", "-c", (char *)script, dlaunch)), 0);
-    ck_assert_str_eq(p.out, "--nnodes\n--nproc_per_node\nnone core numa socket\ncore\n\n--dry_run\n\n"
-                            "--dry_run\n--dry_run\n--dry_run\n--dry_run\n--dry_run\n\n");
+    ck_assert_str_eq(p.out,
+                     "--nnodes\n--nproc_per_node\nnone core numa socket\ncore\n\n--dry_run\n\n"
+                     "--dry_run\n--dry_run\n--dry_run\n--dry_run\n--dry_run\n\n");
     proc_fini(&p);
     int missing = run(&p, ARGV("sh", "-c", "command -v mandoc"));
     proc_fini(&p);

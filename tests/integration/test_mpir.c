@@ -14,7 +14,7 @@ static bool has_gdb(void)
     return false;
 }
 
-/* What gdb reads in a process. */
+/* Returns the text that gdb prints of a process's table. */
 static char *read_table(int pid)
 {
     struct proc p;
@@ -29,7 +29,7 @@ static char *read_table(int pid)
     return out;
 }
 
-/* One node and two: the table of each launcher has all ranks, with their pids. */
+/* On one node and on two, the table of each launcher has all ranks, with their pids. */
 START_TEST(the_table_of_a_running_job)
 {
     struct cluster c = {.n = 1 + _i, .port = free_port()};

@@ -4,7 +4,7 @@
 
 #include <glob.h>
 
-/* What each rank prints: its rank, the number of workers, its program's number, X, and its folder.
+/* Each rank prints its rank, the number of workers, the number of its program, X, and its folder.
  */
 #define SAYS "sh -c 'echo $RANK/$WORLD_SIZE $DLAUNCH_APPNUM $X $PWD $0' "
 
@@ -54,7 +54,7 @@ START_TEST(parted_by_a_colon)
 }
 END_TEST
 
-/* Of what is exported by name, the value comes from the head. */
+/* A variable that is exported by name has the value of the head's environment. */
 START_TEST(exported_to_one_program)
 {
     PRINTS(test_text("%s-n 1 -x X=1 -x Y=2 sh -c 'echo $X $Y' : -n 1 -x 'X*' sh -c 'echo $X $Y.'",

@@ -313,7 +313,7 @@ END_TEST
 /* ------------------------------------------------------------------------------------------ or ssh
  */
 
-/* In the place of ssh: runs the command here. */
+/* Writes a program that stands in for ssh: it runs the command on this host. */
 static void write_ssh(void)
 {
     ck_assert_int_eq(mkdir(tmppath("bin"), 0700), 0);
@@ -357,7 +357,7 @@ START_TEST(the_daemon_or_ssh)
 }
 END_TEST
 
-/* Nobody has named a token: the user's own file is that of both. */
+/* Without a named token, head and daemon use the user's own file. */
 START_TEST(the_own_token)
 {
     struct proc p, d;

@@ -54,7 +54,7 @@ static void check(int r, const char *what)
     exit(3);
 }
 
-/* Its own CPU time: what other processes take of the CPUs does not count. */
+/* Uses so much CPU time of this process: the time that other processes take does not count. */
 static void work_ms(double ms)
 {
     struct timespec from, now;

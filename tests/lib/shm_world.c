@@ -47,7 +47,7 @@ void shm_world_fini(struct shm_world *w)
     munmap(w->heap, w->bytes);
 }
 
-/* What a rank looks at while it waits: no connection ever comes. */
+/* The acceptor that a waiting rank looks at: it has no socket, so no connection ever comes. */
 static const struct world g_nowhere = {.listen_fd = -1};
 static struct job g_job = {.acceptor = {.world = &g_nowhere}};
 

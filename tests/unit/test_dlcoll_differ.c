@@ -308,7 +308,7 @@ START_TEST(the_difference_is_named)
             ranks_fini(&j);
         }
     }
-    /* One that does not get to a CPU for a second has no vote. */
+    /* A rank that gets no CPU for a second has no vote. */
     ck_assert_msg(2 * named >= told, "%d of %d ranks were told which one is odd", named, told);
 }
 END_TEST

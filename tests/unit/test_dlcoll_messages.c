@@ -66,7 +66,7 @@ static void send_all(dlcoll_comm *c, int me, int to)
         dlcoll_opts o = with_tag(tag_of(me, k));
         bool handle = draw((uint64_t)me, (uint64_t)k, 0) % 3;
         o.flags = draw((uint64_t)me, (uint64_t)k, 7) % 4 == 0 && me != to ? DLCOLL_SYNCHRONOUS : 0;
-        /* One that is claimed may be received after later ones. */
+        /* A message that is claimed may be received after later ones. */
         handle = handle || o.flags || me == to || n > 1000;
         works[k] = NULL;
         x[k] = xmalloc(n * 4 + 1);
@@ -439,7 +439,7 @@ static void own_elements(struct ranks *j, int rank)
     EXPECT(m.count == 5 && m.bytes == 60 && strcmp(y, "to myself") == 0, "%zu", m.count);
     EXPECT(dlcoll_wait(work) == 0);
     dlcoll_work_free(work);
-    /* One that is claimed and never received goes with the communicator. */
+    /* A message that is claimed and never received ends with the communicator. */
     EXPECT(dlcoll_send(x, 5, DLCOLL_U8, 1 - rank, c, NULL, NULL) == 0);
     EXPECT(dlcoll_mprobe(1 - rank, &m, c, NULL) == 0 && m.count == 5, "%s", why(c));
     comm_end(c);

@@ -177,7 +177,7 @@ static void look(struct slow_job *j, const double *waiting, int n)
     }
 }
 
-/* What it says of a slow rank; and that it says so no longer. */
+/* A slow rank is found with its figures, and is no longer found when it has caught up. */
 START_TEST(what_is_found_and_forgotten)
 {
     const double late[] = {0.10, 0.12, 0.02, 0.11}, even[] = {0.10, 0.10, 0.10, 0.10};

@@ -123,7 +123,7 @@ static void expect_shown(int fd, const char *want)
     ck_assert_str_eq(n < 0 ? "" : got, want);
 }
 
-/* Nobody waits for the lines of workers that are not shown. */
+/* A group of lines does not wait for workers that are not shown. */
 START_TEST(hidden_workers_are_not_waited_for)
 {
     int fds[2], epfd = epoll_create1(EPOLL_CLOEXEC);

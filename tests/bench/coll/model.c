@@ -263,7 +263,8 @@ static const char *size_text(size_t bytes)
     return text;
 }
 
-/* One cell; returns how many times as long as the fastest the chosen one takes. */
+/* Runs all algorithms of a cell; returns how many times as long the chosen one takes as the
+ * fastest. */
 static double cell(enum call_kind kind, int n, size_t bytes, bool all)
 {
     struct coll c = {.kind = kind, .size = n, .elem = 4, .count = bytes / 4};

@@ -185,7 +185,7 @@ static void swap_with(int rank, const char *out, size_t out_len, char *in, size_
     swap(g_sockets[rank], out, out_len, in, in_len);
 }
 
-/* Of a vector of len bytes, each rank gets the whole of its part: log(n) rounds, (n - 1) / n of the
+/* Moves the bytes of a reduce_scatter of a vector of len bytes: log(n) rounds, (n - 1) / n of the
  * vector in and out, which is the least. */
 static void halve(char *a, size_t len)
 {

@@ -11,6 +11,7 @@
 
 #include "core/fd.h"
 #include "core/log.h"
+#include "core/hash.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
 #include "core/parse.h"
@@ -324,9 +325,9 @@ static long read_hosts(const char *path, char head[HOST_MAX], struct err *e)
 /* A port that all nodes derive from the job's id, as slurm_port() does; the id may be a word. */
 static int port_of(const char *id)
 {
-    unsigned h = 5381;
+    uint64_t h = 0;
     for (; *id; id++)
-        h = h * 33 + (unsigned char)*id;
+        h = hash_add(h, (unsigned char)*id);
     return 20000 + (int)(h % 10000);
 }
 

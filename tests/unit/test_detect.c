@@ -87,7 +87,7 @@ START_TEST(flux_and_pals)
         {ENV((char *)flux, "FLUX_JOB_NNODES=1", "FLUX_TASK_RANK=0"), NULL,
          "1 any none 127.0.0.1 29500"},
         {ENV((char *)flux, (char *)nodes), NULL, "1 any none 127.0.0.1 29500"}, /* a batch script */
-        {ENV("PALS_APID=a", file, "PALS_NODEID=1", "PALS_LOCAL_RANKID=0"), NULL, "3 1 a x1 27670"},
+        {ENV("PALS_APID=a", file, "PALS_NODEID=1", "PALS_LOCAL_RANKID=0"), NULL, "3 1 a x1 27476"},
         {ENV("PALS_APID=a", file, "PALS_NODEID=0", "PALS_LOCAL_RANKID=1"), NULL,
          "! PALS job a has several dlaunch on a node"},
         {ENV("PALS_APID=a", "PBS_NODEFILE=/nowhere", "PALS_NODEID=1"), NULL,

@@ -47,14 +47,19 @@
  *
  * Threads. One thread at a time uses a communicator; a second one gets DLCOLL_ESTATE
  * (dlcoll_abort() and dlcoll_last_error() may be called from any thread). Different communicators
- * may be used at the same time. Operations with a work handle progress in the thread that waits for
- * them, or in the library's progress thread: one for the process, however many communicators and
- * operations there are, started with the first such operation that does not complete at once, and
- * ended with the last communicator of its dlcoll_init(). While it waits it uses no CPU. A thread
- * inside a call must not be cancelled (pthread_cancel()): it
- * would leave locks behind on which every other call blocks. dlcoll_abort() from another thread
- * ends the call. A fork()'s child may not use its parent's communicators and handles
- * (DLCOLL_ESTATE); it may free them, which changes nothing for the parent.
+ * may be used at the same time. With DLCOLL_THREAD_MULTIPLE, a flag of dlcoll_init(), any number of
+ * threads uses the same one: their messages (send, recv, batch, probes) neither wait for those of
+ * other threads nor for a collective operation that another thread is in. All other calls take
+ * turns, each until it returns; the program sees to it that the collective ones have the same order
+ * on every rank. Messages of several threads are as those of one: only tags tell them apart.
+ * dlcoll_last_error() has the last failure of any of them. Operations with a work handle progress
+ * in the thread that waits for them, or in the library's progress thread: one for the process,
+ * however many communicators and operations there are, started with the first such operation that
+ * does not complete at once, and ended with the last communicator of its dlcoll_init(). While it
+ * waits it uses no CPU. A thread inside a call must not be cancelled (pthread_cancel()): it would
+ * leave locks behind on which every other call blocks. dlcoll_abort() from another thread ends the
+ * call. A fork()'s child may not use its parent's communicators and handles (DLCOLL_ESTATE); it may
+ * free them, which changes nothing for the parent.
  *
  * Cost. A communicator has no thread of its own, and no descriptor at first. It then has a TCP
  * connection (times DLCOLL_SOCKETS) to each rank with which it has exchanged data other than
@@ -314,13 +319,19 @@ typedef struct dlcoll_init_opts {
      * world made through the same store. Worlds without a name are counted, and each rank must make
      * equally many: a world of only some of the ranks needs a name. */
     const char *name;
+    uint32_t flags; /* DLCOLL_THREAD_MULTIPLE */
+    uint32_t unused;
 } dlcoll_init_opts;
 
-#define DLCOLL_INIT_OPTS_VERSION 1
-#define DLCOLL_INIT_OPTS_INIT                                                      \
-    {                                                                              \
-        sizeof(dlcoll_init_opts), DLCOLL_INIT_OPTS_VERSION, 0, 0, 0, 0, 0, 0, 0, 0 \
+#define DLCOLL_INIT_OPTS_VERSION 2
+#define DLCOLL_INIT_OPTS_INIT                                                            \
+    {                                                                                    \
+        sizeof(dlcoll_init_opts), DLCOLL_INIT_OPTS_VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
+
+/* Several threads may call on the same communicator at the same time: this one, and those made from
+ * it. Of this process alone. See "Threads" at the beginning. */
+#define DLCOLL_THREAD_MULTIPLE 1u
 
 /* Makes the communicator of all workers of the job. Every worker calls it. opts may be NULL.
  *

@@ -751,8 +751,9 @@ template <class T> class future
     int ranks_;
 };
 
-/* A communicator. At its end it leaves in good order (dlcoll_finalize(), which waits for the
- * others), unless an exception is on its way or it has failed: then at once. */
+/* A communicator, which threads may share with DLCOLL_THREAD_MULTIPLE in opts.flags. At its end it
+ * leaves in good order (dlcoll_finalize(), which waits for the others), unless an exception is on
+ * its way or it has failed: then at once. */
 class comm : public operations<void>
 {
   public:

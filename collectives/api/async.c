@@ -33,12 +33,15 @@ static struct async *get(struct dlcoll_comm *comm)
     struct async *a = comm->async;
     if (a)
         return a;
-    a = calloc(1, sizeof(*a));
-    if (!a)
-        return NULL;
-    pthread_mutex_init(&a->lock, NULL);
-    a->tail = &a->queue;
-    return comm->async = a;
+    pthread_mutex_lock(&comm->making);
+    a = comm->async;
+    if (!a && (a = calloc(1, sizeof(*a)))) {
+        pthread_mutex_init(&a->lock, NULL);
+        a->tail = &a->queue;
+        comm->async = a;
+    }
+    pthread_mutex_unlock(&comm->making);
+    return a;
 }
 
 struct dlcoll_work *async_new_work(struct dlcoll_comm *comm)
@@ -162,17 +165,22 @@ static int async_start_task(struct dlcoll_comm *comm, struct task *t, void (*run
 {
     if (atomic_load_explicit(slot, memory_order_relaxed))
         return 0;
-    t->run = run;
-    t->arg = comm;
-    int r = progress_join(comm->job, t);
-    if (r == 0)
+    int r = 0;
+    pthread_mutex_lock(&comm->making);
+    if (!atomic_load(&t->slot)) {
+        t->run = run;
+        t->arg = comm;
+        r = progress_join(comm->job, t);
         atomic_store(slot, atomic_load(&t->slot));
+    }
+    pthread_mutex_unlock(&comm->making);
     return r;
 }
 
 int async_start_p2p(struct dlcoll_comm *comm)
 {
-    return async_start_task(comm, &comm->async->p2p, deliver, &comm->p2p_slot);
+    struct async *a = get(comm);
+    return a ? async_start_task(comm, &a->p2p, deliver, &comm->p2p_slot) : -ENOMEM;
 }
 
 void async_ring_p2p(struct dlcoll_comm *comm)

@@ -129,7 +129,25 @@ int comm_usable(dlcoll_comm *comm)
     return 0;
 }
 
-int comm_enter(dlcoll_comm *comm)
+/* With `multiple` the flag is always set. */
+bool comm_take(dlcoll_comm *comm)
+{
+    return !atomic_flag_test_and_set_explicit(&comm->busy, memory_order_acquire) ||
+           (comm->multiple && pthread_mutex_lock(&comm->inside) == 0);
+}
+
+static inline int leave(dlcoll_comm *comm, int code, bool messages)
+{
+    if (code < 0 && atomic_load_explicit(&comm->failed, memory_order_acquire))
+        atomic_store(&comm->told, true);
+    if (!comm->multiple)
+        atomic_flag_clear_explicit(&comm->busy, memory_order_release);
+    else if (!messages)
+        pthread_mutex_unlock(&comm->inside);
+    return code;
+}
+
+static inline int enter(dlcoll_comm *comm, bool messages)
 {
     if (!comm)
         return error_set_global(DLCOLL_EINVAL, "comm is NULL");
@@ -137,18 +155,30 @@ int comm_enter(dlcoll_comm *comm)
         return error_set_global(
             DLCOLL_ESTATE,
             "this process is a fork()'s child of the one that made the communicator");
-    if (atomic_flag_test_and_set_explicit(&comm->busy, memory_order_acquire))
+    if (!(messages && comm->multiple) && !comm_take(comm))
         return DLCOLL_ESTATE; /* its last error is the other thread's */
     int code = comm_usable(comm);
-    return code < 0 ? comm_leave(comm, code) : 0;
+    return code < 0 ? leave(comm, code, messages) : 0;
+}
+
+int comm_enter(dlcoll_comm *comm)
+{
+    return enter(comm, false);
+}
+
+int comm_enter_with_messages(dlcoll_comm *comm)
+{
+    return enter(comm, true);
 }
 
 int comm_leave(dlcoll_comm *comm, int code)
 {
-    if (code < 0 && atomic_load_explicit(&comm->failed, memory_order_acquire))
-        atomic_store(&comm->told, true);
-    atomic_flag_clear_explicit(&comm->busy, memory_order_release);
-    return code;
+    return leave(comm, code, false);
+}
+
+int comm_leave_with_messages(dlcoll_comm *comm, int code)
+{
+    return leave(comm, code, true);
 }
 
 bool comm_has_exited(const dlcoll_comm *c, int rank)

@@ -9,8 +9,10 @@
  *       p2p       sends and receives under way                (p2p.c)
  *       async     operations with a work handle, two tasks    (async.c, progress.c)
  *
- * Threads. `busy` lets one thread of the program in at a time. Collective operations run under
- * `running`: in the program's thread, or in the one that carries out the queue. */
+ * Threads. `busy` lets one thread of the program in at a time. With DLCOLL_THREAD_MULTIPLE
+ * (`multiple`) threads take turns under `inside`, and those with messages come in without it: what
+ * messages share is under the lock of p2p. Collective operations run under `running`: in the
+ * program's thread, or in the one that carries out the queue. */
 #ifndef COLLECTIVES_API_COMM_H
 #define COLLECTIVES_API_COMM_H
 
@@ -84,17 +86,20 @@ struct dlcoll_comm {
     struct net *net;
     struct hier *hier;       /* state of hier.c; NULL: none yet */
     struct p2p *_Atomic p2p; /* NULL: nothing was sent or received yet */
-    struct async *async;
-    struct nccl *nccl; /* NULL: nothing was done on device memory yet */
+    struct async *_Atomic async;
+    struct nccl *_Atomic nccl; /* NULL: nothing was done on device memory yet */
 
-    atomic_flag busy;        /* a thread of the program is inside */
-    pthread_mutex_t running; /* a collective operation runs */
-    unsigned fork_gen;       /* of the process that made it */
-    _Atomic bool failed;     /* final; `error` has the cause */
+    bool multiple;       /* several threads may call at the same time */
+    atomic_flag busy;    /* a thread of the program is inside; with `multiple` always */
+    _Atomic bool failed; /* final; `error` has the cause */
+    _Atomic bool told;   /* this code was returned to the program */
+    _Atomic bool finalized;
     _Atomic int failed_code;
-    _Atomic bool told; /* this code was returned to the program */
-    bool finalized;
+    unsigned fork_gen;                    /* of the process that made it */
     _Atomic uint32_t coll_slot, p2p_slot; /* of its tasks (task.h), or 0 */
+    pthread_mutex_t running;              /* a collective operation runs */
+    pthread_mutex_t inside;               /* with `multiple`: a thread of the program is */
+    pthread_mutex_t making;               /* of p2p and async, and of their tasks */
     pthread_mutex_t error_lock;
     dlcoll_error error;
 };
@@ -108,6 +113,12 @@ int comm_share_memory(dlcoll_comm *comm, uint64_t deadline_ns, struct coll_call 
  * returns `code`. */
 int comm_enter(dlcoll_comm *comm);
 int comm_leave(dlcoll_comm *comm, int code);
+/* The same for messages, with which several threads may be inside. */
+int comm_enter_with_messages(dlcoll_comm *comm);
+int comm_leave_with_messages(dlcoll_comm *comm, int code);
+
+/* The part of comm_enter() that keeps other threads out. False: one is inside. */
+bool comm_take(dlcoll_comm *comm);
 
 /* Makes `numbers` at least so long; inside the communicator. NULL: no memory. */
 size_t *comm_keep_numbers(dlcoll_comm *comm, size_t n);

@@ -56,6 +56,8 @@ static int read_options(dlcoll_init_opts *o, const dlcoll_init_opts *given)
             code == DLCOLL_EINVAL
                 ? "opts has no valid size and version (use DLCOLL_INIT_OPTS_INIT)"
                 : "opts sets fields that this version of the library does not have");
+    if (o->flags & ~DLCOLL_THREAD_MULTIPLE)
+        return error_set_global(DLCOLL_EINVAL, "dlcoll_init: opts has an unknown flag");
     int64_t otherwise = DEFAULT_TIMEOUT_MS;
     code = env_timeout(&otherwise);
     if (code < 0)
@@ -111,6 +113,8 @@ static void fini(dlcoll_comm *c)
     topology_fini(&c->topo);
     free(c->world_ranks);
     pthread_mutex_destroy(&c->running);
+    pthread_mutex_destroy(&c->making);
+    pthread_mutex_destroy(&c->inside);
     pthread_mutex_destroy(&c->error_lock);
     job_unref(c->job);
     free(c);
@@ -155,6 +159,11 @@ int comm_new(dlcoll_comm **out, struct job *job, uint64_t id, int *world_ranks, 
     c->policy = wait_policy_choose(w->neighbours, w->usable_cpus);
     snprintf(c->name, sizeof(c->name), "%s", name ? name : "");
     atomic_flag_clear(&c->busy);
+    c->multiple = job->conf.multiple;
+    if (c->multiple)
+        (void)atomic_flag_test_and_set(&c->busy);
+    pthread_mutex_init(&c->inside, NULL);
+    pthread_mutex_init(&c->making, NULL);
     pthread_mutex_init(&c->running, NULL);
     pthread_mutex_init(&c->error_lock, NULL);
     int r = topology_init(&c->topo, w, world_ranks, size, rank, e);
@@ -231,6 +240,7 @@ static int open_comm(dlcoll_comm **out, const dlcoll_init_opts *o, struct err *e
     if (r < 0)
         return r;
     job->conf.devices = devices;
+    job->conf.multiple = o->flags & DLCOLL_THREAD_MULTIPLE;
     dlcoll_comm *c = NULL;
     r = comm_new(&c, job, 0, count_up(job->world.size), job->world.size, job->world.rank, NULL,
                  o->timeout_ms, false, e);

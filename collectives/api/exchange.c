@@ -193,7 +193,7 @@ static dlcoll_work *post(dlcoll_comm *c, bool is_send, int peer, void *data, siz
                           .len = len,
                           .buf = data};
     w->ops = op;
-    if (p2p_start(c, w) < 0) {
+    if ((c->multiple && async_start_p2p(c) < 0) || p2p_start(c, w) < 0) {
         async_put_back(w);
         return NULL;
     }

@@ -296,7 +296,7 @@ int dlcoll_comm_shrink(dlcoll_comm *comm, dlcoll_comm **group, const dlcoll_grou
     *group = NULL;
     if (comm_is_forked(comm) || !atomic_load(&comm->failed))
         return error_set_global(DLCOLL_ESTATE, "comm_shrink: nothing has failed");
-    if (atomic_flag_test_and_set_explicit(&comm->busy, memory_order_acquire))
+    if (!comm_take(comm))
         return DLCOLL_ESTATE;
     int code = group_take_opts(comm, opts, &o);
     return comm_leave(comm, code < 0 ? code : shrink(comm, group, &o));

@@ -22,6 +22,7 @@ struct job_conf {
     int nccl_roots;      /* DLCOLL_NCCL_ROOTS: unique ids; 0: one for so many ranks */
     int device_times;    /* DLCOLL_DEVICE_TIMES: the recorder has those of the device */
     bool devices;        /* DLCOLL_BACKEND: whether a buffer may be device memory */
+    bool multiple;       /* DLCOLL_THREAD_MULTIPLE, of this process alone */
     bool shared_memory;  /* DLCOLL_SHM; false: all ranks talk over TCP */
     uint8_t settings;    /* a digest of those that decide who sends what to whom; 0: defaults */
 };

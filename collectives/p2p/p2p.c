@@ -81,20 +81,23 @@ int p2p_mismatch(struct p2p *p, int peer, const struct p2p_op *op, const struct 
 static void end_op(struct p2p *p, struct p2p_op *op, int code)
 {
     struct dlcoll_work *w = op->work;
+    const _Atomic uint32_t *done = w ? &w->done : &op->ended; /* an address, when it is complete */
     op->state = P2P_DONE;
     if (op->record)
         recorder_end(&p->comm->job->recorder, op->record, code);
     atomic_fetch_sub_explicit(&p->under_way, 1, memory_order_relaxed);
-    if (!w) {
-        op->result = code;
-        atomic_store_explicit(&op->ended, 1, memory_order_release);
-        return;
-    }
-    for (struct p2p_op *o = w->ops; o; o = o->sibling) {
+    for (struct p2p_op *o = w ? w->ops : NULL; o; o = o->sibling) {
         if (o->state != P2P_DONE)
             return;
     }
-    async_complete(w, code);
+    if (w) {
+        async_complete(w, code);
+    } else {
+        op->result = code;
+        atomic_store_explicit(&op->ended, 1, memory_order_release);
+    }
+    if (p->comm->multiple && atomic_fetch_add(&p->sleepers, 0)) /* a fence, too */
+        wait_wake(done);
 }
 
 /* Fills in the program's dlcoll_message, in the version that the program was built with. */
@@ -404,6 +407,24 @@ static bool is_done(const _Atomic uint32_t *done)
     return atomic_load_explicit(done, memory_order_acquire);
 }
 
+static void stop_waiting(struct p2p *p)
+{
+    if (atomic_fetch_sub(&p->waiters, 1) == 1 && p2p_is_busy(p->comm)) /* the task carries on */
+        task_ring(atomic_load_explicit(&p->comm->p2p_slot, memory_order_acquire));
+}
+
+/* With other threads of the program: each sleeps until its own operation is done, and the task
+ * progresses those of all. */
+static void rest(struct p2p *p, const _Atomic uint32_t *done, uint64_t timeout_ns)
+{
+    atomic_fetch_add(&p->sleepers, 1);
+    stop_waiting(p);
+    if (!atomic_load(done))
+        wait_sleep(&(struct wait_word){done, 0}, 1, timeout_ns);
+    atomic_fetch_add(&p->waiters, 1);
+    atomic_fetch_sub(&p->sleepers, 1);
+}
+
 void p2p_wait(struct dlcoll_comm *comm, const _Atomic uint32_t *done, uint64_t until_ns, bool once)
 {
     struct p2p *p = comm->p2p;
@@ -421,14 +442,15 @@ void p2p_wait(struct dlcoll_comm *comm, const _Atomic uint32_t *done, uint64_t u
         enum wait_step step = wait_next(&policy, idle, now);
         if (step == WAIT_YIELD)
             sched_yield();
-        if (step == WAIT_SLEEP)
+        if (step == WAIT_SLEEP && comm->multiple)
+            rest(p, done, until_ns ? until_ns - now : UINT64_MAX);
+        else if (step == WAIT_SLEEP)
             doze(p, done, until_ns && until_ns - now < NAP_NS ? until_ns - now : NAP_NS);
         else if (turn(p, looks, step == WAIT_SPIN ? SPIN_LOOKS : 1))
             moved_at = now;
         now = mono_ns();
     }
-    if (atomic_fetch_sub(&p->waiters, 1) == 1 && p2p_is_busy(comm))
-        task_ring(atomic_load_explicit(&comm->p2p_slot, memory_order_acquire)); /* it carries on */
+    stop_waiting(p);
 }
 
 void p2p_assist(struct dlcoll_comm *comm)
@@ -495,6 +517,23 @@ static int p2p_new(struct dlcoll_comm *comm, struct err *e)
     return 0;
 }
 
+static __attribute__((noinline)) struct p2p *make_once(struct dlcoll_comm *comm)
+{
+    struct err e = ERR_INIT;
+    pthread_mutex_lock(&comm->making);
+    if (!comm->p2p)
+        (void)p2p_new(comm, &e);
+    pthread_mutex_unlock(&comm->making);
+    return comm->p2p;
+}
+
+/* NULL: no memory. */
+static inline struct p2p *p2p_of(struct dlcoll_comm *comm)
+{
+    struct p2p *p = comm->p2p;
+    return p ? p : make_once(comm);
+}
+
 /* Numbers it, and shows it in the flight recorder. What a monitored barrier consists of has that
  * one's number, and its record. */
 static void record(struct p2p *p, struct p2p_op *op)
@@ -531,10 +570,9 @@ static void post(struct p2p *p, struct p2p_op *op)
 
 int p2p_start(struct dlcoll_comm *comm, struct dlcoll_work *w)
 {
-    struct err e = ERR_INIT;
-    if (!comm->p2p && p2p_new(comm, &e) < 0)
+    struct p2p *p = p2p_of(comm);
+    if (!p)
         return -ENOMEM;
-    struct p2p *p = comm->p2p;
     pthread_mutex_lock(&p->lock);
     for (struct p2p_op *op = w->ops; op; op = op->sibling)
         begin(p, op, w);
@@ -586,16 +624,12 @@ static bool try_recv(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
     return true;
 }
 
-/* Nothing else is under way, and no other thread is there. */
-bool p2p_try(struct dlcoll_comm *comm, struct p2p_op *op)
+static inline bool try_one(struct p2p *p, struct p2p_op *op)
 {
-    struct err e;
-    if (!comm->p2p && p2p_new(comm, &e) < 0)
-        return false;
-    struct p2p *p = comm->p2p;
+    dlcoll_comm *comm = p->comm;
     if (!p->shm || !op->plain || op->peer == comm->rank || p->peers[op->peer].t != p->shm ||
-        op->len > P2P_EAGER_BYTES || async_has_thread(comm) || p2p_is_busy(comm) || p->stopped ||
-        p->failed || comm_is_stopped(comm))
+        op->len > P2P_EAGER_BYTES || p2p_is_busy(comm) || p->stopped || p->failed ||
+        comm_is_stopped(comm))
         return false;
     struct p2p_peer *peer = &p->peers[op->peer];
     if (!(op->is_send ? try_send(p, peer, op) : try_recv(p, peer, op)))
@@ -604,12 +638,31 @@ bool p2p_try(struct dlcoll_comm *comm, struct p2p_op *op)
     return true;
 }
 
+/* With other threads of the program. */
+static __attribute__((noinline)) bool try_locked(struct p2p *p, struct p2p_op *op)
+{
+    pthread_mutex_lock(&p->lock);
+    bool done = try_one(p, op);
+    pthread_mutex_unlock(&p->lock);
+    return done;
+}
+
+/* Nothing else is under way, and no other thread is there, or kept out. */
+bool p2p_try(struct dlcoll_comm *comm, struct p2p_op *op)
+{
+    struct p2p *p = p2p_of(comm);
+    if (!p)
+        return false;
+    if (comm->multiple)
+        return try_locked(p, op);
+    return !async_has_thread(comm) && try_one(p, op);
+}
+
 int p2p_run(struct dlcoll_comm *comm, struct p2p_op *op)
 {
-    struct err e;
-    if (!comm->p2p && p2p_new(comm, &e) < 0)
+    struct p2p *p = p2p_of(comm);
+    if (!p)
         return DLCOLL_ENOMEM;
-    struct p2p *p = comm->p2p;
     pthread_mutex_lock(&p->lock);
     begin(p, op, NULL);
     if (p->stopped) {
@@ -648,10 +701,9 @@ static bool take_back(struct p2p *p, struct p2p_op *op)
 
 int p2p_probe_once(struct dlcoll_comm *comm, struct p2p_op *op)
 {
-    struct err e;
-    if (!comm->p2p && p2p_new(comm, &e) < 0)
+    struct p2p *p = p2p_of(comm);
+    if (!p)
         return DLCOLL_ENOMEM;
-    struct p2p *p = comm->p2p;
     pthread_mutex_lock(&p->lock);
     op->seq = p->seq; /* one that finds nothing is not recorded */
     atomic_fetch_add_explicit(&p->under_way, 1, memory_order_relaxed);

@@ -98,6 +98,8 @@ INLINED int perform_one(dlcoll_comm *c, const struct message_call *m, const dlco
     int code = fill(c, m, m->list, o, 0, &op);
     if (code < 0 || p2p_try(c, &op))
         return code;
+    if (c->multiple && async_start_p2p(c) < 0)
+        return no_memory(c, m->kind);
     op.deadline_ns = m->once ? 0 : coll_deadline(c, o, coll_now());
     code = m->once ? p2p_probe_once(c, &op) : p2p_run(c, &op);
     return code == DLCOLL_ENOMEM && !c->p2p ? no_memory(c, m->kind) : code;
@@ -106,7 +108,7 @@ INLINED int perform_one(dlcoll_comm *c, const struct message_call *m, const dlco
 static int p2p_ops_start(dlcoll_comm *c, enum call_kind kind, struct dlcoll_work *w,
                          dlcoll_work **work)
 {
-    int r = work ? async_start_p2p(c) : 0;
+    int r = work || c->multiple ? async_start_p2p(c) : 0;
     if (r == 0)
         r = p2p_start(c, w);
     if (r < 0) {
@@ -156,7 +158,11 @@ static int on_device(dlcoll_comm *c, const struct message_call *m, const dlcoll_
         if (code < 0)
             return code;
     }
-    return nccl_batch(c, m->kind, m->list, m->n, coll_deadline(c, o, coll_now()), o->stream, work);
+    if (c->multiple)
+        comm_take(c);
+    int code =
+        nccl_batch(c, m->kind, m->list, m->n, coll_deadline(c, o, coll_now()), o->stream, work);
+    return c->multiple ? comm_leave(c, code) : code;
 }
 
 /* The first entry that has elements; if none has, the first. */
@@ -252,7 +258,7 @@ INLINED int enter(const struct message_call *m, dlcoll_comm *comm, const dlcoll_
 {
     if (work)
         *work = NULL;
-    int code = comm_enter(comm);
+    int code = comm_enter_with_messages(comm);
     if (code < 0)
         return code;
     if (m->n && !m->list)
@@ -261,7 +267,7 @@ INLINED int enter(const struct message_call *m, dlcoll_comm *comm, const dlcoll_
         code = check_message(comm, m);
     if (code == 0)
         code = perform(comm, m, opts, work);
-    return comm_leave(comm, code);
+    return comm_leave_with_messages(comm, code);
 }
 
 static int p2p_ops_enter(const struct message_call *m, dlcoll_comm *comm, const dlcoll_opts *opts,

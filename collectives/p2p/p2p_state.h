@@ -91,7 +91,8 @@ struct p2p {
     struct p2p_unexpected *claimed; /* found by probes that keep them for a receive */
     uint64_t arrivals;
     _Atomic int under_way;
-    _Atomic int waiters; /* threads that progress the operations */
+    _Atomic int waiters;  /* threads that progress the operations */
+    _Atomic int sleepers; /* that leave it to the task, each on its own operation */
     bool stopped;
     uint64_t soonest_ns; /* the first deadline of what is under way, as last looked at */
     uint64_t nap_ns;     /* the task's next one */

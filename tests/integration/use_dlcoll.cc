@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
+#include <thread>
 
 #include <unistd.h>
 
@@ -472,9 +473,39 @@ static void ends(dlcoll::comm &world)
     NEED(rest.size() == n && rest.rank() == me && x == n);
 }
 
+/* Threads that send and receive while another one is in an operation. */
+static void side_by_side(const dlcoll::comm &world)
+{
+    const int n = world.size(), me = world.rank(), from = (me + n - 1) % n;
+    std::vector<std::thread> threads;
+    for (int tag = 0; tag < 3; tag++) {
+        threads.emplace_back([&world, from, me, n, tag] {
+            dlcoll_opts opts = DLCOLL_OPTS_INIT;
+            opts.tag = tag;
+            for (int k = 0; k < 20; k++) {
+                std::vector<int> x(100, me + k), y(100);
+                auto sent = world.async(opts).send(x, (me + 1) % n);
+                world.with(opts).recv(y, from);
+                sent.wait();
+                NEED(y[0] == from + k && y[99] == from + k);
+            }
+        });
+    }
+    for (int k = 0; k < 20; k++) {
+        int x = 1;
+        world.all_reduce(dlcoll::span(&x, 1));
+        NEED(x == n);
+    }
+    for (std::thread &t : threads)
+        t.join();
+}
+
 int main()
 {
-    dlcoll::comm world;
+    dlcoll_init_opts opts = DLCOLL_INIT_OPTS_INIT;
+    opts.flags = DLCOLL_THREAD_MULTIPLE;
+    dlcoll::comm world(opts);
+    side_by_side(world);
     reductions(world);
     data(world);
     uneven(world);

@@ -10,6 +10,7 @@ enum { MOST = 64 };
 
 struct world {
     int n, port;
+    uint32_t flags;
     char name[32];
     thread_rank_fn *fn;
     void *arg;
@@ -40,6 +41,7 @@ static void *run(void *arg)
     opts.rank = o->rank;
     opts.world_size = o->w->n;
     opts.name = o->w->name;
+    opts.flags = o->w->flags;
     opts.timeout_ms = (int64_t)(test_seconds(30) * 1000);
     opts.init_timeout_ms = opts.timeout_ms;
     THREAD_EXPECT(dlcoll_init(&comm, &opts) == 0, "rank %d: %s", o->rank, thread_error(NULL));
@@ -53,6 +55,11 @@ static void *run(void *arg)
 
 void thread_ranks_run(int n, thread_rank_fn *fn, void *arg)
 {
+    thread_ranks_run_with(n, fn, arg, 0);
+}
+
+void thread_ranks_run_with(int n, thread_rank_fn *fn, void *arg, uint32_t flags)
+{
     static _Atomic int worlds;
     struct err e = ERR_INIT;
     struct store_thread *store;
@@ -60,7 +67,8 @@ void thread_ranks_run(int n, thread_rank_fn *fn, void *arg)
     pthread_t threads[MOST];
     int r = store_thread_new(&store, &(struct store_thread_opts){.addr = "127.0.0.1"}, &e);
     ck_assert_msg(r == 0, "%s", e.msg);
-    struct world w = {.n = n, .port = store_thread_port(store), .fn = fn, .arg = arg};
+    struct world w = {
+        .n = n, .port = store_thread_port(store), .flags = flags, .fn = fn, .arg = arg};
     snprintf(w.name, sizeof(w.name), "test-%d", atomic_fetch_add(&worlds, 1));
     for (int i = 0; i < n; i++) {
         ones[i] = (struct one){&w, i};

@@ -1,6 +1,7 @@
 """Every operation of the Python package dlcoll on numpy arrays: dlaunch --nproc_per_node 3 tests/lib/use_arrays.py"""
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -38,9 +39,28 @@ def unknown_lengths(world):
     world.barrier()
 
 
+def side_by_side(world):
+    """Threads that send and receive while another one is in an operation."""
+    def exchange(tag):
+        for k in range(20):
+            x = np.full(100, world.rank + k)
+            work = world.send(x, (world.rank + 1) % world.size, tag=tag, wait=False)
+            y = world.recv(np.empty_like(x), (world.rank - 1) % world.size, tag=tag)
+            work.wait()
+            assert (y == (world.rank - 1) % world.size + k).all()
+
+    with ThreadPoolExecutor() as threads:
+        done = [threads.submit(exchange, tag) for tag in range(3)]
+        for _ in range(20):
+            assert world.all_reduce(np.ones(5))[0] == world.size
+        for one in done:
+            one.result()
+
+
 def main():
-    with Comm() as world:
+    with Comm(thread_multiple=True) as world:
         n, me = world.size, world.rank
+        side_by_side(world)
         for name in ("float32", "float64", "int32", "uint8", "float16"):
             x = np.arange(1000).astype(name) % 3 + me % 2
             want = sum((np.arange(1000).astype(name) % 3 + r % 2) for r in range(n)).astype(name)

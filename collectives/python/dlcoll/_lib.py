@@ -7,6 +7,7 @@ from ctypes import c_char, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_voi
 IN_PROGRESS = 1
 ESTATE, ETIMEDOUT = -2, -5
 PERSISTENT, SYNCHRONOUS = 1, 2
+THREAD_MULTIPLE = 1
 OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4, "band": 32, "bor": 33, "bxor": 34, "land": 35, "lor": 36,
        "lxor": 37, "minloc": 38, "maxloc": 39}
 
@@ -55,7 +56,8 @@ class InitOptions(ctypes.Structure):
 
     _fields_ = [("size", c_size_t), ("version", c_uint32), ("rank", c_int32), ("world_size", c_int32),
                 ("backend", c_int32), ("timeout_ms", c_int64), ("init_timeout_ms", c_int64),
-                ("init_method", ctypes.c_char_p), ("store", c_void_p), ("name", ctypes.c_char_p)]
+                ("init_method", ctypes.c_char_p), ("store", c_void_p), ("name", ctypes.c_char_p), ("flags", c_uint32),
+                ("unused", c_uint32)]
 
 
 class GroupOptions(ctypes.Structure):

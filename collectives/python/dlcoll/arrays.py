@@ -14,7 +14,7 @@ from typing import Any, List, Optional, Sequence, Union
 import numpy as np
 
 from ._lib import (ESTATE, IN_PROGRESS, OPS, PERSISTENT, SYNCHRONOUS, Bytes, Graph, GroupOptions, Layout, MessageInfo,
-                   Options, check, lib)
+                   InitOptions, Options, THREAD_MULTIPLE, check, lib)
 
 DTYPES = {"int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7,
           "float64": 8, "bfloat16": 9, "float8_e4m3fn": 10, "float8_e5m2": 11, "int16": 32, "uint16": 33,
@@ -176,14 +176,18 @@ class Future(Work):
 
 
 class Comm:
-    """A communicator. Comm() is that of all workers of the job; split() and group() make smaller ones."""
+    """A communicator. Comm() is that of all workers of the job; split() and group() make smaller ones.
+
+    thread_multiple: several threads may call on it, and on those made from it, at the same time.
+    """
 
     _flags, _owner = 0, None
 
-    def __init__(self, _handle: Optional[c_void_p] = None):
+    def __init__(self, _handle: Optional[c_void_p] = None, *, thread_multiple: bool = False):
         self._comm = _handle or c_void_p()
         if not _handle:
-            check(lib.dlcoll_init(byref(self._comm), None))
+            options = InitOptions(ctypes.sizeof(InitOptions), 2, flags=THREAD_MULTIPLE if thread_multiple else 0)
+            check(lib.dlcoll_init(byref(self._comm), byref(options)))
         self.rank: int = lib.dlcoll_rank(self._comm)
         self.size: int = lib.dlcoll_size(self._comm)
         self.local_rank: int = lib.dlcoll_local_rank(self._comm)

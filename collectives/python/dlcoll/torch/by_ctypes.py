@@ -558,7 +558,7 @@ def _store_url(given, rank, made):
 
 def _make_world(store, rank, size, timeout_ms, name):
     made = _Comm()
-    options = InitOptions(ctypes.sizeof(InitOptions), 1, 0, 0, 2, timeout_ms, timeout_ms, None, None,
+    options = InitOptions(ctypes.sizeof(InitOptions), 2, 0, 0, 2, timeout_ms, timeout_ms, None, None,
                           name.encode() or None)
     opened = c_void_p()
     if name or not _is_launched_world(rank, size):

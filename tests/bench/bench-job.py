@@ -6,14 +6,15 @@ memory is worth to the training example. Medians; two launchers are two on this 
 """
 import os
 import re
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from bars import bar, bar_fact, print_bars  # noqa: E402
+from facts import free_port  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1])
 RUNS = int(sys.argv[2]) if len(sys.argv) > 2 else 11
@@ -25,15 +26,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.pop("MASTER_ADDR", None)
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return str(s.getsockname()[1])
-
-
 def launched(nnodes, nproc, argv, **env):
     """What all workers have printed, under so many launchers."""
-    port = free_port()
+    port = str(free_port())
     nodes = [subprocess.Popen([f"{BUILD}/dlaunch", "--nnodes", str(nnodes), "--node_rank", str(i), "--master_port",
                                port, "--nproc_per_node", str(nproc), *argv], env=dict(os.environ, **env),
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -42,7 +37,7 @@ def launched(nnodes, nproc, argv, **env):
 
 
 def by_hand(n, argv):
-    port = free_port()
+    port = str(free_port())
     ranks = [subprocess.Popen(argv, env=dict(os.environ, RANK=str(r), WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1",
                                              MASTER_PORT=port), stdout=subprocess.PIPE, text=True) for r in range(n)]
     return "".join(p.communicate(timeout=LIMIT_S)[0] for p in ranks)

@@ -9,7 +9,6 @@ find each other and start a worker.
 import os
 import select
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -17,7 +16,9 @@ import tempfile
 import time
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from bars import TORCHRUN, bar, bar_fact, find_peers, print_bars  # noqa: E402
+from facts import free_port  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1])
 RUNS = int(sys.argv[2]) if len(sys.argv) > 2 else 40
@@ -146,12 +147,6 @@ def measure_memory():
     for name, size in zip(("guardian", "agent"), sizes):
         print("%-26s %6.1f %6.1f" % (name, size["Rss"], size["Pss"]))
     bar("launcher's memory, both processes' RSS", sum(s["Rss"] for s in sizes) if sizes else float("inf"), 8, " MiB")
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def first_instruction(path, head_first):

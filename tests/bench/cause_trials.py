@@ -15,13 +15,15 @@ import os
 import random
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from facts import free_port  # noqa: E402
 
 NODES = 3
 DECIDED_MS = 10  # the median
@@ -71,12 +73,6 @@ def causes():
     for i in range(2):
         table[f"mismatch-{i}"] = ("mismatch", "operation did not match", "differ", None)
     return table
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Reader(threading.Thread):

@@ -1,7 +1,9 @@
 """What test programs in Python share: a failure, the wait for a fact, children that end with their parent."""
 import ctypes
+import random
 import re
 import signal
+import socket
 import time
 
 PR_SET_PDEATHSIG = 1
@@ -21,6 +23,18 @@ def wait_for(what, condition, seconds=LIMIT):
             return value
         time.sleep(0.005)
     raise Failure(f"{what}: not within {seconds} s")
+
+
+def free_port():
+    """A port below the range from which the kernel assigns ports, so that no other process gets it by chance."""
+    while True:
+        with socket.socket() as s:
+            port = random.SystemRandom().randrange(20000, 32000)
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass
 
 
 def sanitizer(build):

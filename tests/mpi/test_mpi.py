@@ -7,7 +7,6 @@ PMI-2.
 import itertools
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,9 @@ import time
 import traceback
 
 from death import kill_a_rank
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from facts import free_port  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BUILD = os.path.abspath(sys.argv[1])
@@ -37,12 +39,6 @@ def compile_all():
     # The declarations of PMIx in dlaunch are those of its header.
     build(["cc", "-I.", *headers, "-o", f"{PROGRAMS}/pmix_abi", f"{HERE}/pmix_abi.c"])
     build(["cc", "-O2", *headers, "-o", f"{PROGRAMS}/pmix", f"{HERE}/program_pmix.c", "-l:libpmix.so.2"])
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Hosts:

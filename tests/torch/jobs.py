@@ -1,11 +1,9 @@
 """Jobs of real PyTorch scripts under dlaunch: start them, watch them, check their results."""
 import functools
 import os
-import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -14,6 +12,9 @@ import time
 import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../lib"))
+from facts import free_port  # noqa: E402
+
 BUILD = os.path.abspath(os.environ.get("BUILD", os.path.join(HERE, "../../build")))
 DLAUNCH = BUILD + "/dlaunch"
 PYTHON = sys.executable
@@ -41,18 +42,6 @@ def torch_version():
     code = "import torch; print(torch.__version__)"
     done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True)
     return tuple(int(n) for n in re.findall(r"\d+", done.stdout)[:2]) if done.returncode == 0 else None
-
-
-def free_port():
-    """A port below the range from which the kernel assigns ports, so that no other process gets it by chance."""
-    while True:
-        with socket.socket() as s:
-            port = random.randrange(20000, 32000)
-            try:
-                s.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                pass
 
 
 class Job:

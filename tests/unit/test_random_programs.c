@@ -44,6 +44,7 @@ struct step {
     uint8_t *send, *recv; /* in place: the same */
     size_t counts[4][EDGES];
     int edges[EDGES];
+    int32_t tags; /* of messages: from here on */
     dlcoll_layout where;
     dlcoll_opts opts;
     dlcoll_work *work;
@@ -247,7 +248,7 @@ static bool can_be_in_place(int kind)
 }
 
 /* Every rank of the group draws the same step, but for whether it is in place and by handle. */
-static struct step *draw_step(struct group *g, uint64_t key)
+static struct step *draw_step(struct group *g, uint64_t key, bool message)
 {
     struct step *s = xcalloc(1, sizeof(*s));
     static const dlcoll_op ops[] = {DLCOLL_SUM, DLCOLL_MAX, DLCOLL_MIN, DLCOLL_PROD, DLCOLL_BXOR};
@@ -256,6 +257,9 @@ static struct step *draw_step(struct group *g, uint64_t key)
     s->g = g;
     s->key = key;
     s->kind = (int)(draw(key, 2) % KINDS);
+    if (message)
+        s->kind = RING + s->kind % (BARRIER - RING);
+    s->tags = message ? 100 : 0;
     s->dtype = g_types[type].dtype;
     s->size = g_types[type].size;
     s->op = ops[draw(key, 3) % (is_float(s->dtype) ? 3 : 5)];
@@ -480,7 +484,7 @@ static int begin_messages(struct step *s, dlcoll_work **w)
     list[1].recv = s->recv;
     list[0].count = list[1].count = s->count;
     list[0].dtype = list[1].dtype = s->dtype;
-    list[0].tag = list[1].tag = (int32_t)(draw(s->key, 10) % 3);
+    list[0].tag = list[1].tag = s->tags + (int32_t)(draw(s->key, 10) % 3);
     return dlcoll_batch(list, 2, s->g->comm, NULL, w);
 }
 
@@ -655,9 +659,9 @@ static void finish_some(struct group *g, int leave, uint64_t key)
     }
 }
 
-static void one_step(struct group *g, uint64_t key)
+static void one_step(struct group *g, uint64_t key, bool message)
 {
-    struct step *s = draw_step(g, key);
+    struct step *s = draw_step(g, key, message);
     /* Handles or not: each rank as it likes, but for messages, which a rank could wait for that has
      * not begun its own. */
     bool by_handle = draw(key, 40 + (uint64_t)g->me) % 2;
@@ -728,6 +732,7 @@ static void make(struct group *world, struct group *g, uint64_t key)
 struct side {
     struct group *g;
     uint64_t key;
+    bool messages; /* nothing else */
     uint64_t done;
 };
 
@@ -735,35 +740,68 @@ static void *steps(void *arg)
 {
     struct side *t = arg;
     for (int k = 0; k < STEPS && t->g->comm; k++, t->done++)
-        one_step(t->g, draw(t->key, (uint64_t)k));
+        one_step(t->g, draw(t->key, (uint64_t)k), t->messages);
     return NULL;
 }
 
 static _Atomic uint64_t *g_done; /* operations, counted by the ranks with number 0 */
 
+/* Messages in a thread of its own, on a communicator that another thread uses as well. */
+static void *messages(void *arg)
+{
+    struct side *t = arg;
+    steps(t);
+    finish_some(t->g, 0, t->key);
+    return NULL;
+}
+
+static dlcoll_comm *start(bool shared)
+{
+    dlcoll_comm *comm;
+    dlcoll_init_opts o = DLCOLL_INIT_OPTS_INIT;
+    o.flags = shared ? DLCOLL_THREAD_MULTIPLE : 0;
+    EXPECT(dlcoll_init(&comm, &o) == 0, "%s", why(NULL));
+    return comm;
+}
+
+static void run_thread(pthread_t *thread, void *(*fn)(void *), struct side *side)
+{
+    if (pthread_create(thread, NULL, fn, side) != 0)
+        abort();
+}
+
 static void program(struct ranks *j, int rank)
 {
-    struct group world = {.comm = comm_start(), .n = j->n, .me = rank}, groups[GROUPS];
+    bool shared = draw(g_program, 500) % 2;
+    struct group world = {.comm = start(shared), .n = j->n, .me = rank}, groups[GROUPS];
     memset(groups, 0, sizeof(groups));
     for (int i = 0; i < j->n; i++)
         world.ranks[i] = i;
     for (int round = 0; round < g_rounds; round++) {
         uint64_t key = draw(g_program, 1000000 + (uint64_t)round), which = draw(key, 0);
         struct group *made = &groups[which % GROUPS], *other = &groups[which / 8 % GROUPS];
-        struct side here = {&world, draw(key, 1), 0}, there = {other, draw(key, 2), 0};
-        struct side after = {made, draw(key, 3), 0};
+        struct group same = world;
+        struct side here = {&world, draw(key, 1), false, 0},
+                    there = {other, draw(key, 2), false, 0};
+        struct side after = {made, draw(key, 3), false, 0}, beside = {&same, draw(key, 4), true, 0};
         bool threads = which / 64 % 2;
-        pthread_t thread;
+        pthread_t thread, messenger;
+        same.npending = 0;
         if (which / 128 % 3 == 0)
             make(&world, made, key);
-        if (threads && pthread_create(&thread, NULL, steps, &there) != 0)
-            abort();
+        if (threads)
+            run_thread(&thread, steps, &there);
+        if (shared)
+            run_thread(&messenger, messages, &beside);
         steps(&here);
         if (threads)
             pthread_join(thread, NULL);
+        if (shared)
+            pthread_join(messenger, NULL);
         steps(&after);
-        atomic_fetch_add(g_done, (rank == 0 ? here.done : 0) + (other->me ? 0 : there.done) +
-                                     (made->me ? 0 : after.done));
+        uint64_t done = rank == 0 ? here.done + beside.done : 0;
+        done += (other->me ? 0 : there.done) + (made->me ? 0 : after.done);
+        atomic_fetch_add(g_done, done);
     }
     for (int i = 0; i < GROUPS; i++)
         leave(&groups[i]);

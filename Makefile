@@ -664,6 +664,7 @@ $(COLL_BENCH)/peer_dlcoll $(COLL_BENCH)/in_job $(COLL_BENCH)/progress: $(COLL_BE
 	$(say) LD $@
 	$(link) $(filter %.o,$^) -L$(BUILD) -ldlcoll -Wl,-rpath,'$$ORIGIN/../../..'
 $(COLL_BENCH)/peer_dlcoll: $(COLL_HARNESS)
+$(COLL_BENCH)/in_job: $(call obj,tests/lib/coll_ops.c)
 
 $(COLL_BENCH)/peer_limit: $(call obj,tests/bench/coll/peer_limit.c) $(COLL_HARNESS) $(DLCOLL_OBJ)
 	$(say) LD $@

@@ -2,7 +2,7 @@
 """libdlcoll in a job: how long dlcoll_init() takes, how soon survivors know of a dead rank, and what shared
 memory is worth to the training example. Medians; two launchers are two on this host.
 
-    bench-job.py BUILD_DIR [RUNS]
+    bench-job.py BUILD_DIR [RUNS]     OPS="all_reduce send": the operations in which a rank is killed
 """
 import os
 import re
@@ -19,8 +19,8 @@ from facts import free_port  # noqa: E402
 BUILD = os.path.abspath(sys.argv[1])
 RUNS = int(sys.argv[2]) if len(sys.argv) > 2 else 11
 LIMIT_S = 60
-OPS = "all_reduce broadcast reduce all_gather reduce_scatter all_to_all barrier".split()
 IN_JOB = f"{BUILD}/tests/bench/coll/in_job"
+OPS = os.environ.get("OPS", "").split() or subprocess.check_output([IN_JOB, "operations"], text=True).split()
 TRAIN = [f"{BUILD}/examples/train", "--data", os.path.join(os.path.dirname(BUILD), "examples/data")]
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.pop("MASTER_ADDR", None)

@@ -1,9 +1,10 @@
 /* in_job: a worker for bench-job.py.
  *
  *     in_job init             prints how long dlcoll_init() took, in us, the slowest rank's
- *     in_job kill OP FILE     OP again and again, 64 KB; rank 1 writes the time into FILE and kills
- *                             itself; each other one prints its host's node, after how many us it
- *                             had the error, and whose fault that is
+ *     in_job operations       prints the names of those that may be repeated
+ *     in_job kill OP FILE     OP again and again, 8 KB for each rank; rank 1 writes the time into
+ *                             FILE and kills itself; each other one prints its host's node, after
+ *                             how many us it had the error, and whose fault that is
  *
  * FILE holds a struct killing, all zeros. */
 #include <fcntl.h>
@@ -20,8 +21,9 @@
 #include <unistd.h>
 
 #include "collectives/dlcoll.h"
+#include "tests/lib/coll_ops.h"
 
-enum { VICTIM = 1, COUNT = 16 * 1024, CALLS_BEFORE = 200, WAIT_S = 5 };
+enum { VICTIM = 1, COUNT = 2 * 1024, CALLS_BEFORE = 200, WAIT_S = 5 };
 
 struct killing {
     uint64_t at_ns;
@@ -59,25 +61,6 @@ static int run_init(void)
     return 0;
 }
 
-static int perform(const char *op, dlcoll_comm *c, float *a, float *b, int turn)
-{
-    int root = turn % dlcoll_size(c);
-    size_t part = COUNT / (size_t)dlcoll_size(c);
-    if (!strcmp(op, "broadcast"))
-        return dlcoll_broadcast(a, a, COUNT, DLCOLL_F32, root, c, NULL, NULL);
-    if (!strcmp(op, "reduce"))
-        return dlcoll_reduce(a, b, COUNT, DLCOLL_F32, DLCOLL_SUM, root, c, NULL, NULL);
-    if (!strcmp(op, "all_gather"))
-        return dlcoll_all_gather(a, b, part, DLCOLL_F32, c, NULL, NULL);
-    if (!strcmp(op, "reduce_scatter"))
-        return dlcoll_reduce_scatter(a, b, part, DLCOLL_F32, DLCOLL_SUM, c, NULL, NULL);
-    if (!strcmp(op, "all_to_all"))
-        return dlcoll_all_to_all(a, b, part, DLCOLL_F32, c, NULL, NULL);
-    if (!strcmp(op, "barrier"))
-        return dlcoll_barrier(c, NULL, NULL);
-    return dlcoll_all_reduce(a, a, COUNT, DLCOLL_F32, DLCOLL_SUM, c, NULL, NULL);
-}
-
 /* To end a process takes the kernel longer than all that is measured here: nobody does that, or
  * prints, on the CPU of one who does not know yet. */
 static void wait_for_others(struct killing *k, uint32_t survivors)
@@ -92,14 +75,16 @@ static void wait_for_others(struct killing *k, uint32_t survivors)
     }
 }
 
-static int run_kill(const char *op, const char *path)
+static int run_kill(int op, const char *path)
 {
     dlcoll_comm *c;
     int fd = open(path, O_RDWR);
     struct killing *k = mmap(NULL, sizeof(*k), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    float *a = calloc(COUNT, sizeof(*a)), *b = calloc(COUNT, sizeof(*b));
-    if (k == MAP_FAILED || !a || !b || dlcoll_init(&c, NULL) < 0)
+    if (k == MAP_FAILED || dlcoll_init(&c, NULL) < 0)
         return fail("init");
+    struct coll_buffers b = coll_buffers_new(COUNT, dlcoll_size(c));
+    if (!b.x)
+        return 1;
     signal(SIGTERM, SIG_IGN); /* the launcher stops the others; they have something to say */
     int code = 0;
     for (int turn = 0; code == 0; turn++) {
@@ -107,7 +92,7 @@ static int run_kill(const char *op, const char *path)
             k->at_ns = now_ns();
             kill(getpid(), SIGKILL);
         }
-        code = perform(op, c, a, b, turn);
+        code = coll_op_call((enum coll_op)op, c, &b, turn);
     }
     uint64_t now = now_ns();
     wait_for_others(k, (uint32_t)dlcoll_size(c) - 1);
@@ -123,8 +108,12 @@ int main(int argc, char **argv)
 {
     if (argc == 2 && !strcmp(argv[1], "init"))
         return run_init();
-    if (argc == 4 && !strcmp(argv[1], "kill"))
-        return run_kill(argv[2], argv[3]);
-    fprintf(stderr, "usage: in_job init | kill OP FILE\n");
+    for (int op = 0; op < COLL_REPEATED && argc == 2 && !strcmp(argv[1], "operations"); op++)
+        puts(coll_op_names[op]);
+    if (argc == 2 && !strcmp(argv[1], "operations"))
+        return 0;
+    if (argc == 4 && !strcmp(argv[1], "kill") && coll_op_of(argv[2]) >= 0)
+        return run_kill(coll_op_of(argv[2]), argv[3]);
+    fprintf(stderr, "usage: in_job init | operations | kill OP FILE\n");
     return 2;
 }

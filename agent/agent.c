@@ -57,6 +57,7 @@
 #include "agent/stacks/hang.h"
 #include "agent/stacks/kernel_side.h"
 #include "agent/stacks/slow.h"
+#include "agent/stacks/sockets.h"
 #include "agent/stacks/stack_tree.h"
 #include "agent/usage.h"
 #include "agent/worker.h"
@@ -128,7 +129,8 @@ struct agent {
     struct top_asks *tops;
     json_t *told_operations; /* node -> its newest answer, with "at"; NULL: nobody has asked */
     uint64_t operations_asked_ns;
-    struct hang *hang; /* NULL: hangs are not watched for */
+    struct hang *hang;       /* NULL: hangs are not watched for */
+    struct sockets *sockets; /* the same */
     enum hang_state hang_state;
     char hang_text[512];
     struct slow *slow;   /* NULL: slow ranks are not watched for */
@@ -1809,8 +1811,13 @@ static bool get_signs(void *arg, int local_rank, struct hang_signs *out)
     if (segment_last_op(&a->segment, local_rank, 0, &op)) {
         out->ops = op.number;
         out->kind = op.group * 31 + op.bytes;
+        out->at_ns = op.start_ns > out->output ? op.start_ns : out->output;
     } else if ((out->ops = segment_ops(&a->segment, local_rank)) == 0) {
+        struct sockets_traffic t =
+            sockets_traffic(a->sockets, local_rank, w->pid, a->ctx.table->master_port, mono_ns());
         out->cpu_ms = kernel_side_cpu_ms(w->pid);
+        out->traffic = t.bytes;
+        out->at_ns = t.at_ns > out->output ? t.at_ns : out->output;
     }
     return true;
 }
@@ -1912,8 +1919,10 @@ static void watch_hangs(struct agent *a)
                                       .gatherer = hang_gatherer,
                                       .on_verdict = on_verdict,
                                       .on_life = on_life};
-    if (a->job->hang_after > 0)
-        a->hang = hang_new(a->loop, a->job->nproc, a->job->hang_after, &cb);
+    if (a->job->hang_after <= 0)
+        return;
+    a->sockets = sockets_new(a->job->nproc);
+    a->hang = hang_new(a->loop, a->job->nproc, a->job->hang_after, &cb);
 }
 
 /* ----------------------------------------------------------------------------------- slow ranks */
@@ -2117,6 +2126,7 @@ static void free_agent(struct agent *a)
     free(a->last_slow);
     free(a->stacks);
     free(a->sampled);
+    sockets_free(a->sockets);
     attempts_fini(&a->attempts);
     ledger_forget(&a->log.job);
     event_log_fini(&a->log);

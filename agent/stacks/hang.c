@@ -12,6 +12,9 @@
 #define TICK_MS_MAX 200
 #define APART_MS    100 /* at least, between two samples */
 
+/* When a worker has been silent for so much of its patience, the first sample is taken. */
+#define FIRST_SAMPLE(patience) ((patience) / 10 * 6)
+
 struct hang {
     struct hang_callbacks cb;
     struct uvx_scope scope;
@@ -25,7 +28,7 @@ struct hang {
     unsigned repeated; /* suspicions since the last sign of life */
     /* On the coordinator's node. */
     bool judging, closing;
-    unsigned wait_ms; /* between the samples */
+    uint64_t begun_ns, due_ns; /* the first sample; the end of the patience */
     struct samples first;
     enum hang_state shown;
     void (*on_closed)(void *arg);
@@ -70,15 +73,21 @@ static void on_first_sample(void *arg, const struct samples *all)
     if (!all)
         return;
     copy_samples(&h->first, all);
-    uv_timer_start(&h->second, on_second, h->wait_ms, 0);
+    /* The second one takes as long as the first, and is there when the patience is over. */
+    uint64_t now = mono_ns(), begin = h->due_ns - (now - h->begun_ns);
+    uint64_t ms = begin > now ? (begin - now) / 1000000 : 0;
+    uv_update_time(h->second.loop);
+    uv_timer_start(&h->second, on_second, ms > APART_MS ? ms : APART_MS, 0);
 }
 
-static void judge(struct hang *h, unsigned wait_ms)
+/* `left_ms`: until the patience is over. */
+static void judge(struct hang *h, unsigned left_ms)
 {
     if (h->judging || h->closing)
         return;
     h->judging = true;
-    h->wait_ms = wait_ms > APART_MS ? wait_ms : APART_MS;
+    h->begun_ns = mono_ns();
+    h->due_ns = h->begun_ns + left_ms * UINT64_C(1000000);
     gather(h->cb.gatherer(h->cb.arg), true, on_first_sample, h);
 }
 
@@ -129,7 +138,7 @@ static void on_tick(uv_timer_t *t)
         }
         uint64_t patience = hang_rank_patience(r, h->after_ns);
         uint64_t silence = hang_rank_silence(r, now);
-        if (silence < patience / 10 * 7 || now < h->next_ns)
+        if (silence < FIRST_SAMPLE(patience) || now < h->next_ns)
             continue;
         h->stuck[i] = true;
         suspect(h, patience, silence, now);
@@ -148,7 +157,7 @@ void hang_declared(struct hang *h)
     h->declared = true;
     for (int i = 0; i < h->nproc; i++)
         h->stuck[i] = hang_rank_silence(&h->ranks[i], now) >=
-                      hang_rank_patience(&h->ranks[i], h->after_ns) / 10 * 7;
+                      FIRST_SAMPLE(hang_rank_patience(&h->ranks[i], h->after_ns));
 }
 
 void hang_reset(struct hang *h, bool watch)

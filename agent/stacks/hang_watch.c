@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-#define CPU_SHARE    5 /* the part of a CPU that is a sign of life: one fifth */
+#define CPU_SHARE    5   /* the part of a CPU that is a sign of life: one fifth */
+#define CPU_MS       100 /* for which it is measured: the kernel counts in steps of 10 ms */
 #define UNLEARNT_MIN 60000000000ull
 
 void hang_rank_reset(struct hang_rank *r)
@@ -29,20 +30,28 @@ static void learn(struct hang_rank *r, uint64_t kind, uint64_t ns)
     r->ngaps++;
 }
 
-void hang_rank_look(struct hang_rank *r, const struct hang_signs *s, uint64_t now)
+/* Whether it used CPU time since the last look that was long enough ago. */
+static bool has_worked(struct hang_rank *r, const struct hang_signs *s, uint64_t now)
 {
-    bool first = r->alive_ns == 0;
-    bool op = s->ops != r->last.ops, output = s->output != r->last.output;
-    uint64_t ms = (now - r->looked_ns) / 1000000;
-    bool cpu = s->ops == 0 && s->cpu_ms > r->looked_cpu_ms &&
-               CPU_SHARE * (s->cpu_ms - r->looked_cpu_ms) >= ms;
+    uint64_t ms = (now - r->looked_ns) / 1000000, used = s->cpu_ms - r->looked_cpu_ms;
+    if (s->cpu_ms >= r->looked_cpu_ms && ms < CPU_MS)
+        return false;
+    bool worked = s->cpu_ms > r->looked_cpu_ms && CPU_SHARE * used >= ms;
     r->looked_ns = now;
     r->looked_cpu_ms = s->cpu_ms;
-    if (!first && !op && !output && !cpu)
+    return worked;
+}
+
+void hang_rank_look(struct hang_rank *r, const struct hang_signs *s, uint64_t now)
+{
+    bool first = r->alive_ns == 0, cpu = s->ops == 0 && has_worked(r, s, now);
+    if (!first && !cpu && s->ops == r->last.ops && s->output == r->last.output &&
+        s->traffic == r->last.traffic)
         return;
-    if (!first)
-        learn(r, r->last.kind, now - r->alive_ns);
-    r->alive_ns = now;
+    uint64_t at = first || cpu || !s->at_ns || s->at_ns > now ? now : s->at_ns;
+    if (!first && at > r->alive_ns)
+        learn(r, r->last.kind, at - r->alive_ns);
+    r->alive_ns = at > r->alive_ns ? at : r->alive_ns;
     r->last = *s;
 }
 

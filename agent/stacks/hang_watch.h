@@ -2,8 +2,9 @@
  * clock is handed in.
  *
  * A worker that uses libdlcoll lives when it begins an operation or prints; any other one also when
- * it uses CPU time. The usual time from one sign to the next is learnt, by what the worker did
- * last: the gap after a checkpoint is another one than that within a step. */
+ * bytes flow through its sockets and when it uses CPU time. The usual time from one sign to the
+ * next is learnt, by what the worker did last: the gap after a checkpoint is another one than that
+ * within a step. */
 #ifndef AGENT_STACKS_HANG_WATCH_H
 #define AGENT_STACKS_HANG_WATCH_H
 
@@ -11,10 +12,12 @@
 #include <stdint.h>
 
 struct hang_signs {
-    uint64_t ops;    /* operations begun */
-    uint64_t kind;   /* of the last one: equal for operations of the same form */
-    uint64_t output; /* anything that changes when it prints */
+    uint64_t ops;     /* operations begun */
+    uint64_t kind;    /* of the last one: equal for operations of the same form */
+    uint64_t output;  /* anything that changes when it prints */
+    uint64_t traffic; /* bytes through its sockets */
     uint64_t cpu_ms;
+    uint64_t at_ns; /* when the last of these was, as far as that is known; 0: it is not */
 };
 
 #define HANG_KINDS 32

@@ -89,9 +89,13 @@ static enum conduct conduct_of(const struct sample *a, const struct sample *b)
     if (!a || !a->nthreads || a->pid != b->pid || a->op.number != b->op.number ||
         a->op.open != b->op.open)
         return MOVES;
-    if (b->op.number ? b->op.open : collective_of(b) != NULL && t->state == 'S')
+    if (b->op.number && b->op.open)
         return WAITS;
-    if (a->io_bytes != b->io_bytes || !same_functions(&a->threads[0], t))
+    if (a->io_bytes != b->io_bytes)
+        return MOVES;
+    if (!b->op.number && collective_of(b) && t->state == 'S')
+        return WAITS;
+    if (!same_functions(&a->threads[0], t))
         return MOVES;
     if (t->state == 'D')
         return IN_KERNEL;
@@ -105,30 +109,49 @@ static const char *waits_in(const struct sample *s)
     return s->op.open ? s->op.text : frame ? frame : "";
 }
 
-static bool waits_alike(const struct sample *a, const struct sample *b)
+const char *hang_place(const struct sample *s)
 {
-    return a->op.open == b->op.open && a->op.group == b->op.group &&
-           (!a->op.open || a->op.seq == b->op.seq) && strcmp(waits_in(a), waits_in(b)) == 0;
+    int n = s->nthreads ? s->threads[0].nframes : 0;
+    char *const *frames = n ? s->threads[0].frames : NULL;
+    for (int i = 1; i < n; i++) {
+        if (strncmp(frames[i], "dlcoll_", 7) == 0 || is_collective(frames[i]))
+            return frames[i - 1];
+    }
+    for (int i = n - 1; i >= 0; i--) {
+        if (!sample_is_libc(frames[i]))
+            return frames[i];
+    }
+    return "";
 }
 
 struct court {
     const struct samples *all;
     enum conduct *conduct;
+    bool by_place;              /* equal operations of different places of the program differ */
     int waiting;                /* ranks that wait in what most wait in */
     const struct sample *among; /* one of these; NULL: nobody waits */
 };
+
+static bool waits_alike(const struct court *c, const struct sample *a, const struct sample *b)
+{
+    return a->op.open == b->op.open && a->op.group == b->op.group &&
+           (!a->op.open || a->op.seq == b->op.seq) && strcmp(waits_in(a), waits_in(b)) == 0 &&
+           (!c->by_place || strcmp(hang_place(a), hang_place(b)) == 0);
+}
 
 /* Most ranks that wait, wait in this; of equally many, in that which the last rank to begin one is
  * in. */
 static void find_majority(struct court *c)
 {
+    c->waiting = 0;
+    c->among = NULL;
     for (size_t i = 0; i < c->all->n; i++) {
         const struct sample *s = &c->all->s[i];
         int n = 0;
         if (c->conduct[i] != WAITS)
             continue;
         for (size_t k = 0; k < c->all->n; k++)
-            n += c->conduct[k] == WAITS && waits_alike(s, &c->all->s[k]);
+            n += c->conduct[k] == WAITS && waits_alike(c, s, &c->all->s[k]);
         if (n > c->waiting || (n == c->waiting && c->among && s->op.seq > c->among->op.seq)) {
             c->waiting = n;
             c->among = s;
@@ -151,7 +174,7 @@ static bool is_culprit(const struct court *c, size_t i, bool stopped, bool outsi
         return what == STOPPED || what == SILENT || what == IN_KERNEL;
     if (outside)
         return what == STANDS || what == MOVES;
-    return what == WAITS && c->among && !waits_alike(&c->all->s[i], c->among);
+    return what == WAITS && c->among && !waits_alike(c, &c->all->s[i], c->among);
 }
 
 /* All others have left the operation that it is in: it waits for nobody. */
@@ -174,21 +197,6 @@ static bool lacks_cpu(const struct court *c, bool behind)
     return false;
 }
 
-const char *hang_place(const struct sample *s)
-{
-    int n = s->nthreads ? s->threads[0].nframes : 0;
-    char *const *frames = n ? s->threads[0].frames : NULL;
-    for (int i = 1; i < n; i++) {
-        if (strncmp(frames[i], "dlcoll_", 7) == 0 || is_collective(frames[i]))
-            return frames[i - 1];
-    }
-    for (int i = n - 1; i >= 0; i--) {
-        if (!sample_is_libc(frames[i]))
-            return frames[i];
-    }
-    return "";
-}
-
 static void put_ranks_where(struct buf *b, const struct court *c, const struct verdict *v,
                             bool culprits)
 {
@@ -199,7 +207,7 @@ static void put_ranks_where(struct buf *b, const struct court *c, const struct v
             named |= v->ranks[k] == c->all->s[i].rank;
         if (culprits ? named
                      : !named && c->conduct[i] == WAITS && c->among &&
-                           waits_alike(&c->all->s[i], c->among))
+                           waits_alike(c, &c->all->s[i], c->among))
             ranks[n++] = c->all->s[i].rank;
     }
     words_add(b, n == 1 ? "rank " : "ranks ");
@@ -280,6 +288,37 @@ static bool is_busy(const struct samples *first, const struct samples *second)
     return false;
 }
 
+static void name_culprits(const struct court *c, struct verdict *out, bool *moves, bool *stands)
+{
+    bool stopped =
+        count_conduct(c, STOPPED) + count_conduct(c, SILENT) + count_conduct(c, IN_KERNEL) > 0;
+    bool outside = count_conduct(c, STANDS) + count_conduct(c, MOVES) > 0;
+    for (size_t i = 0; i < c->all->n; i++) {
+        if (!is_culprit(c, i, stopped, outside))
+            continue;
+        bool goes_on = c->conduct[i] == MOVES || (is_behind(c, i) && lacks_cpu(c, true));
+        *moves |= goes_on;
+        *stands |= !goes_on;
+        if (out->n < VERDICT_RANKS)
+            out->ranks[out->n++] = c->all->s[i].rank;
+    }
+}
+
+/* All ranks wait in the same operation, as far as their stacks tell: perhaps one of them has called
+ * it from another place, for another group. */
+static bool find_majority_by_place(struct court *c)
+{
+    if (!c->among || c->among->op.number)
+        return false;
+    c->by_place = true;
+    find_majority(c);
+    if (2 * c->waiting > count_conduct(c, WAITS))
+        return true;
+    c->by_place = false;
+    find_majority(c);
+    return false;
+}
+
 void hang_judge(const struct samples *first, const struct samples *second, struct verdict *out)
 {
     struct court c = {.all = second, .conduct = xcalloc(second->n + 1, sizeof(*c.conduct))};
@@ -288,18 +327,9 @@ void hang_judge(const struct samples *first, const struct samples *second, struc
     for (size_t i = 0; i < second->n; i++)
         c.conduct[i] = conduct_of(find_sample(first, second->s[i].rank), &second->s[i]);
     find_majority(&c);
-    bool stopped =
-        count_conduct(&c, STOPPED) + count_conduct(&c, SILENT) + count_conduct(&c, IN_KERNEL) > 0;
-    bool outside = count_conduct(&c, STANDS) + count_conduct(&c, MOVES) > 0;
-    for (size_t i = 0; i < second->n; i++) {
-        if (!is_culprit(&c, i, stopped, outside))
-            continue;
-        bool goes_on = c.conduct[i] == MOVES || (is_behind(&c, i) && lacks_cpu(&c, true));
-        moves |= goes_on;
-        stands |= !goes_on;
-        if (out->n < VERDICT_RANKS)
-            out->ranks[out->n++] = second->s[i].rank;
-    }
+    name_culprits(&c, out, &moves, &stands);
+    if (out->n == 0 && find_majority_by_place(&c))
+        name_culprits(&c, out, &moves, &stands);
     if (out->n == 0)
         moves = is_busy(first, second) || lacks_cpu(&c, false);
     /* Without anybody who waits nobody is missed: the job may have nothing to do. */

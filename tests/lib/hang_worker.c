@@ -3,23 +3,16 @@
  *     hang_worker KIND RANK DIR
  *
  * Steps of STEP_MS milliseconds, if the environment has it, with two operations each; after twice
- * STEPS of them rank RANK does what KIND says, and the others go on until they wait for it:
- *     none    nothing: the steps go on until DIR/end exists
- *     sleep   sleeps for ever
- *     loop    an endless loop
- *     skip    leaves out one operation
- *     send    sends to the next rank, which does not receive
- *     locks   two threads, two mutexes
- *     group   its operation is that of another group
- *     stop    SIGSTOP
- *     kernel  state D: it waits for a child of vfork() that does not go on
- *     pipe    writes to a full pipe
- *     lock    waits for a lock on a file
- *     pause   works for 1.5 s once and goes on: a checkpoint
- *     slow    all work as long as their CPU time says, rank RANK LATE percent longer (default: 30)
- *     starve  rank RANK waits so much longer for a pipe in every step
- * When that was stands in DIR/planted, in seconds of the wall clock. Every rank says "up" after the
- * first STEPS. */
+ * STEPS of them (40, or as the environment has it) rank RANK does what KIND says, and the others go
+ * on until they wait for it: none    nothing: the steps go on until DIR/end exists sleep   sleeps
+ * for ever loop    an endless loop skip    leaves out one operation: the next one does not match
+ * those of the others send    sends to the next rank, which does not receive locks   two threads,
+ * two mutexes group   its operation is that of another group stop    SIGSTOP kernel  state D: it
+ * waits for a child of vfork() that does not go on pipe    writes to a full pipe lock    waits for
+ * a lock on a file pause   works for 1.5 s once and goes on: a checkpoint slow    all work as long
+ * as their CPU time says, rank RANK LATE percent longer (default: 30) starve  rank RANK waits so
+ * much longer for a pipe in every step When that was stands in DIR/planted, in seconds of the wall
+ * clock. Every rank says "up" after the first STEPS. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -33,13 +26,11 @@
 
 #include "collectives/dlcoll.h"
 
-enum { STEPS = 40, STEP_MS = 10 };
-
 static dlcoll_comm *g_comm, *g_pair;
 static pthread_mutex_t g_lock[2] = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER};
 static pthread_barrier_t g_both;
 static volatile long g_count;
-static long g_step_ms = STEP_MS;
+static long g_step_ms = 10, g_steps = 40;
 
 static void nap_ms(long ms)
 {
@@ -223,21 +214,23 @@ static void plant(const char *kind, const char *dir, int rank, int size)
 int main(int argc, char **argv)
 {
     char end[512];
-    const char *ms = getenv("STEP_MS");
+    const char *ms = getenv("STEP_MS"), *steps = getenv("STEPS");
     if (argc != 4)
         return 2;
     if (ms)
         g_step_ms = atol(ms);
+    if (steps)
+        g_steps = atol(steps);
     check(dlcoll_init(&g_comm, NULL), "init");
     snprintf(end, sizeof(end), "%s/end", argv[3]);
     int rank = dlcoll_rank(g_comm), size = dlcoll_size(g_comm);
     if (strcmp(argv[1], "group") == 0)
         check(dlcoll_comm_split(g_comm, rank / 2, rank, &g_pair, NULL), "comm_split");
-    for (int i = 0; i < STEPS; i++)
+    for (int i = 0; i < g_steps; i++)
         step();
     printf("up\n");
     fflush(stdout);
-    for (int i = 0; i < STEPS; i++) /* the output was a sign of life */
+    for (int i = 0; i < g_steps; i++) /* the output was a sign of life */
         step();
     if (rank == atoi(argv[2])) {
         note_time(argv[3]);

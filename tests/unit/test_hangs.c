@@ -1,11 +1,17 @@
 /* When a silence is suspicious, and who is to blame: without a process, on a virtual clock. */
+#include "tests/lib/store.h"
 #include "tests/lib/test.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "agent/stacks/hang_watch.h"
+#include "agent/stacks/sockets.h"
 #include "agent/stacks/verdict.h"
+#include "core/clock.h"
 
 #define MS     1000000ull
 #define SECOND 1000000000ull
@@ -94,6 +100,62 @@ START_TEST(cpu_time_is_life)
         hang_rank_look(&r, &s, now);
     }
     ck_assert_uint_ge(hang_rank_silence(&r, now), 9 * SECOND);
+}
+END_TEST
+
+/* Bytes through its sockets are life; an acknowledgement that comes later is none. A gap is as long
+ * as it was, whenever somebody looked. */
+START_TEST(bytes_are_life)
+{
+    struct hang_rank r = {0};
+    struct hang_signs s = {0};
+    uint64_t now = SECOND, sent = 0;
+    for (int i = 0; i < 20; i++) { /* every 300 ms, seen up to 25 ms later */
+        sent = SECOND + (uint64_t)i * 300 * MS;
+        for (s.traffic += 1000; now < sent + 300 * MS; now += 25 * MS) {
+            s.at_ns = sent;
+            if (now >= sent)
+                hang_rank_look(&r, &s, now);
+        }
+    }
+    ck_assert_uint_eq(hang_rank_patience(&r, SECOND / 2), 900 * MS);
+    s.traffic += 1000;
+    hang_rank_look(&r, &s, now);
+    ck_assert_uint_eq(hang_rank_silence(&r, now), now - sent);
+    ck_assert_uint_eq(hang_rank_patience(&r, SECOND / 2), 900 * MS);
+}
+END_TEST
+
+/* What the kernel counts of a connection of this process's own. */
+START_TEST(bytes_are_counted)
+{
+    struct sockets *s = sockets_new(1);
+    int port, listener = listen_anywhere(&port), client = raw_connect(port);
+    int server = accept(listener, NULL, NULL);
+    char byte = 1;
+    uint64_t now = mono_ns();
+    if (sockets_traffic(s, 0, getpid(), 0, now).at_ns == 0 && access("/proc/net/tcp", R_OK) < 0) {
+        test_skip("this kernel does not count");
+        return;
+    }
+    struct sockets_traffic before = sockets_traffic(s, 0, getpid(), 0, now);
+    ck_assert_int_eq(write(client, &byte, 1), 1);
+    ck_assert_int_eq(read(server, &byte, 1), 1);
+    uint64_t bytes;
+    for (int i = 0; i < 1000; i++) { /* acknowledged by and by */
+        now += SOCKETS_MS * MS;
+        bytes = sockets_traffic(s, 0, getpid(), 0, now).bytes;
+        if (bytes > before.bytes + 1)
+            break;
+        sched_yield();
+    }
+    ck_assert_uint_eq(bytes, before.bytes + 2); /* at either end */
+    struct sockets_traffic none = sockets_traffic(s, 0, getpid(), port, now + SECOND);
+    ck_assert_uint_eq(none.bytes, 0); /* the store's */
+    close(client);
+    close(server);
+    close(listener);
+    sockets_free(s);
 }
 END_TEST
 
@@ -240,6 +302,40 @@ START_TEST(a_rank_without_a_cpu)
 }
 END_TEST
 
+/* Of a library whose operations are not recorded: by the place from which one was called. */
+static struct samples unrecorded(int n, const char *odd)
+{
+    struct samples all = job(n, NULL);
+    for (int i = 0; i < n; i++) {
+        struct sample *s = &all.s[i];
+        s->op.number = 0;
+        sample_drop_frames(&s->threads[0]);
+        sample_add_frame(&s->threads[0], i == 2 ? odd : "step (t.py:5)");
+        sample_add_frame(&s->threads[0], "all_reduce (distributed_c10d.py:9)");
+    }
+    return all;
+}
+
+START_TEST(operations_that_are_not_recorded)
+{
+    struct samples a = unrecorded(4, "save (t.py:9)"), b = unrecorded(4, "save (t.py:9)");
+    struct verdict v = judge_both(&a, &b);
+    ck_assert(v.state == HANG_HUNG && v.n == 1 && v.ranks[0] == 2);
+    ck_assert_ptr_nonnull(strstr(v.text, "at save (t.py:9); ranks 0, 1, 3 wait in all_reduce"));
+    a = unrecorded(2, "");
+    b = unrecorded(2, "");
+    sample_drop_frames(&b.s[1].threads[0]); /* one each: nobody is the odd one out */
+    sample_add_frame(&b.s[1].threads[0], "save (t.py:9)");
+    sample_add_frame(&b.s[1].threads[0], "all_reduce (distributed_c10d.py:9)");
+    v = judge_both(&a, &b);
+    ck_assert(v.state == HANG_HUNG && v.n == 0);
+    a = unrecorded(4, "step (t.py:5)");
+    b = unrecorded(4, "step (t.py:5)");
+    b.s[1].io_bytes = 4096; /* the operation goes on */
+    ck_assert_int_eq(judge_both(&a, &b).state, HANG_SUSPECT);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("hangs");
@@ -247,11 +343,14 @@ static Suite *suite(void)
     tcase_add_test(t, a_day_without_alarms);
     tcase_add_test(t, patience_follows_the_gaps);
     tcase_add_test(t, cpu_time_is_life);
+    tcase_add_test(t, bytes_are_life);
+    tcase_add_test(t, bytes_are_counted);
     tcase_add_test(t, who_is_missing);
     tcase_add_test(t, a_rank_that_moves_is_suspect_only);
     tcase_add_test(t, a_job_that_goes_on_or_idles);
     tcase_add_test(t, stopped_silent_and_odd_ranks);
     tcase_add_test(t, a_rank_without_a_cpu);
+    tcase_add_test(t, operations_that_are_not_recorded);
     suite_add_tcase(s, t);
     return s;
 }

@@ -1,0 +1,188 @@
+#include "agent/stacks/sockets.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <linux/sock_diag.h>
+#include <linux/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/fd.h"
+#include "core/mem.h"
+
+#define LIST_MS      1000 /* from one list of a worker's descriptors to the next */
+#define MS           UINT64_C(1000000)
+#define ESTABLISHED  1 /* a bit of idiag_states, as TCP_ESTABLISHED numbers it */
+#define ANSWER_BYTES 32768
+
+struct owner {
+    uint32_t inode;
+    int local_rank;
+};
+
+struct sockets {
+    int fd; /* netlink; -1: the kernel cannot tell */
+    int nproc;
+    int *pids;
+    struct sockets_traffic *traffic;
+    struct owner *owners; /* sorted by inode */
+    size_t n, cap;
+    uint64_t asked_ns, listed_ns;
+};
+
+struct sockets *sockets_new(int nproc)
+{
+    struct sockets *s = xcalloc(1, sizeof(*s));
+    s->nproc = nproc;
+    s->pids = xcalloc((size_t)nproc, sizeof(*s->pids));
+    s->traffic = xcalloc((size_t)nproc, sizeof(*s->traffic));
+    s->fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG);
+    return s;
+}
+
+void sockets_free(struct sockets *s)
+{
+    if (!s)
+        return;
+    close_fd(&s->fd);
+    free(s->pids);
+    free(s->traffic);
+    free(s->owners);
+    free(s);
+}
+
+/* ---------------------------------------------------------------------------- whose socket it is
+ */
+
+static int compare_owners(const void *a, const void *b)
+{
+    uint32_t x = ((const struct owner *)a)->inode, y = ((const struct owner *)b)->inode;
+    return x < y ? -1 : x > y;
+}
+
+static void list_descriptors(struct sockets *s, int local_rank)
+{
+    char path[32], link[64];
+    unsigned inode;
+    snprintf(path, sizeof(path), "/proc/%d/fd", s->pids[local_rank]);
+    DIR *d = opendir(path);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        ssize_t n = readlinkat(dirfd(d), e->d_name, link, sizeof(link) - 1);
+        link[n > 0 ? n : 0] = '\0';
+        if (sscanf(link, "socket:[%u]", &inode) != 1)
+            continue;
+        if (s->n == s->cap) {
+            s->cap = s->cap ? 2 * s->cap : 64;
+            s->owners = xrealloc(s->owners, s->cap * sizeof(*s->owners));
+        }
+        s->owners[s->n++] = (struct owner){inode, local_rank};
+    }
+    if (d)
+        closedir(d);
+}
+
+static void list_all(struct sockets *s)
+{
+    s->n = 0;
+    for (int i = 0; i < s->nproc; i++) {
+        if (s->pids[i])
+            list_descriptors(s, i);
+    }
+    if (s->n)
+        qsort(s->owners, s->n, sizeof(*s->owners), compare_owners);
+}
+
+/* -------------------------------------------------------------------------- what flowed through it
+ */
+
+static void take_socket(struct sockets *s, const struct nlmsghdr *h, int store_port, uint64_t now)
+{
+    const struct inet_diag_msg *m = NLMSG_DATA(h);
+    struct tcp_info info = {0};
+    if (h->nlmsg_len < NLMSG_LENGTH(sizeof(*m)) || ntohs(m->id.idiag_sport) == store_port ||
+        ntohs(m->id.idiag_dport) == store_port)
+        return;
+    const struct owner key = {.inode = m->idiag_inode};
+    const struct owner *o =
+        s->n ? bsearch(&key, s->owners, s->n, sizeof(key), compare_owners) : NULL;
+    if (!o)
+        return;
+    size_t left = h->nlmsg_len - NLMSG_LENGTH(sizeof(*m));
+    const struct rtattr *a = (const struct rtattr *)(m + 1);
+    for (; RTA_OK(a, left); a = RTA_NEXT(a, left)) {
+        if (a->rta_type == INET_DIAG_INFO)
+            memcpy(&info, RTA_DATA(a),
+                   RTA_PAYLOAD(a) < sizeof(info) ? RTA_PAYLOAD(a) : sizeof(info));
+    }
+    uint64_t bytes = info.tcpi_bytes_acked + info.tcpi_bytes_received;
+    uint64_t ago = info.tcpi_last_data_sent < info.tcpi_last_data_recv ? info.tcpi_last_data_sent
+                                                                       : info.tcpi_last_data_recv;
+    struct sockets_traffic *t = &s->traffic[o->local_rank];
+    t->bytes += bytes;
+    if (bytes && now > ago * MS && now - ago * MS > t->at_ns)
+        t->at_ns = now - ago * MS;
+}
+
+/* False: that was the last message, or the kernel refuses. */
+static bool take_answer(struct sockets *s, const void *p, size_t n, int store_port, uint64_t now)
+{
+    const struct nlmsghdr *h = p;
+    for (; NLMSG_OK(h, n); h = NLMSG_NEXT(h, n)) {
+        if (h->nlmsg_type == NLMSG_DONE || h->nlmsg_type == NLMSG_ERROR)
+            return false;
+        if (h->nlmsg_type == SOCK_DIAG_BY_FAMILY)
+            take_socket(s, h, store_port, now);
+    }
+    return true;
+}
+
+/* The kernel answers while it is asked: the socket never has to be waited for. */
+static void ask(struct sockets *s, int family, int store_port, uint64_t now)
+{
+    _Alignas(struct nlmsghdr) uint8_t answer[ANSWER_BYTES];
+    struct {
+        struct nlmsghdr h;
+        struct inet_diag_req_v2 r;
+    } q = {.h = {.nlmsg_len = sizeof(q),
+                 .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+                 .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
+           .r = {.sdiag_family = (uint8_t)family,
+                 .sdiag_protocol = IPPROTO_TCP,
+                 .idiag_ext = 1 << (INET_DIAG_INFO - 1),
+                 .idiag_states = 1u << ESTABLISHED}};
+    if (send(s->fd, &q, sizeof(q), 0) < 0)
+        return;
+    ssize_t n;
+    do
+        n = recv(s->fd, answer, sizeof(answer), 0);
+    while (n > 0 && take_answer(s, answer, (size_t)n, store_port, now));
+}
+
+struct sockets_traffic sockets_traffic(struct sockets *s, int local_rank, int pid, int store_port,
+                                       uint64_t now_ns)
+{
+    if (s->fd < 0)
+        return (struct sockets_traffic){0};
+    if (s->pids[local_rank] != pid) {
+        s->pids[local_rank] = pid;
+        s->listed_ns = s->asked_ns = 0;
+    }
+    if (now_ns >= s->asked_ns + SOCKETS_MS * MS) {
+        if (now_ns >= s->listed_ns + LIST_MS * MS) {
+            list_all(s);
+            s->listed_ns = now_ns;
+        }
+        s->asked_ns = now_ns;
+        memset(s->traffic, 0, (size_t)s->nproc * sizeof(*s->traffic));
+        ask(s, AF_INET, store_port, now_ns);
+        ask(s, AF_INET6, store_port, now_ns);
+    }
+    return s->traffic[local_rank];
+}

@@ -474,7 +474,18 @@ static void send_events(struct caller *k)
     }
 }
 
-/* A user's request to the job. Every node gets a kill or a signal, the asking one included. */
+/* To the node that has this rank in the round, if there is one. Takes the content. */
+static void send_to_rank(const struct coordinator *c, int rank, struct buf *b)
+{
+    uint32_t conn = rdzv_state_conn_of(c->state, rank);
+    if (conn < c->ncallers && c->callers[conn]->link)
+        link_send_buf(c->callers[conn]->link, b);
+    else
+        buf_fini(b);
+}
+
+/* A request to the job, of a user or between launchers. Every node gets it, the asking one
+ * included, unless only one can answer. */
 static void on_request(struct caller *k, struct rd *body)
 {
     struct coordinator *c = k->coordinator;
@@ -493,6 +504,10 @@ static void on_request(struct caller *k, struct rd *body)
     }
     request.from = k->id;
     rdzv_put_request(&b, &request);
+    if (request.kind == REQUEST_MODEX) {
+        send_to_rank(c, atoi(request.ranks), &b);
+        return;
+    }
     struct shared_buf *plain = shared_buf_new(&b);
     rdzv_state_get_info(c->state, &info);
     if (t->nodes.n && info.phase == RDZV_RUN) {

@@ -63,7 +63,8 @@ void rdzv_stopped(struct rdzv *r, const struct failure *all, size_t n);
  * STOP_TIME_LIMIT, which end the job); else the job ends with exit_code. */
 void rdzv_leave(struct rdzv *r, enum stop_reason reason, int exit_code, const char *text);
 
-/* Asks all nodes; on_request comes here, too. False: no coordinator is in reach. */
+/* Asks all nodes, or the one that a REQUEST_MODEX is for; on_request comes here, too, if that is
+ * this one. False: no coordinator is in reach. */
 bool rdzv_request(struct rdzv *r, const struct rdzv_request *request);
 
 /* Answers a request, on_answer comes on the node that made it. Lost without a coordinator. Borrows

@@ -183,11 +183,8 @@ static void put_place(struct buf *b, const struct places *p)
 
 static const char *host_of(const struct rank_table *t, int rank)
 {
-    for (int i = 0; i < t->nnodes; i++) {
-        if (rank < t->nodes[i].base_rank + t->nodes[i].nproc)
-            return t->nodes[i].host;
-    }
-    return "?";
+    int i = rank_table_find(t, rank);
+    return i >= 0 ? t->nodes[i].host : "?";
 }
 
 static void put_rank(struct buf *b, const struct slow *s, const struct rank_table *t, int rank)

@@ -141,6 +141,22 @@ static void get_name(struct rd *r, const char *before, char *name, size_t cap)
     name[head + middle + tail] = '\0';
 }
 
+int rank_table_find(const struct rank_table *t, int rank)
+{
+    int low = 0, high = t->nnodes;
+    while (low < high) {
+        int i = low + (high - low) / 2;
+        const struct rank_table_node *n = &t->nodes[i];
+        if (rank < n->base_rank)
+            high = i;
+        else if (rank >= n->base_rank + n->nproc)
+            low = i + 1;
+        else
+            return i;
+    }
+    return -1;
+}
+
 static const struct rank_table_node no_node;
 
 void rank_table_encode(struct buf *b, const struct rank_table *t)

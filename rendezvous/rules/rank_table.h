@@ -66,6 +66,9 @@ void rank_table_fini(struct rank_table *t);
  * of more than WORLD_SIZE_MAX. */
 int rank_table_compute(struct rank_table *t, struct err *e);
 
+/* The group rank of the node that has this worker's rank; -1: none has. */
+int rank_table_find(const struct rank_table *t, int rank);
+
 void rank_table_encode(struct buf *b, const struct rank_table *t);
 /* Decodes and computes. The table is initialised by the callee; on failure it is empty. */
 int rank_table_decode(struct rd *r, struct rank_table *t, struct err *e);

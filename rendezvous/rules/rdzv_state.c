@@ -1415,6 +1415,12 @@ bool rdzv_state_to_ours(struct rdzv_state *s, uint32_t conn, uint64_t theirs, ui
     return true;
 }
 
+uint32_t rdzv_state_conn_of(const struct rdzv_state *s, int rank)
+{
+    int i = s->phase.state == RDZV_RUN ? rank_table_find(&s->table, rank) : -1;
+    return i >= 0 && s->members[i] ? s->members[i]->conn : RDZV_NO_CONN;
+}
+
 void rdzv_state_turned_away(struct rdzv_state *s, const char *addr, const char *text, uint64_t now)
 {
     rdzv_attempts_add(&s->turned_away, &s->out, "", addr, text, now);

@@ -71,6 +71,9 @@ void rdzv_state_tick(struct rdzv_state *s, uint64_t now);
 /* The workers of the round that runs are to start again, without a failure. False: none runs. */
 bool rdzv_state_restart(struct rdzv_state *s, const char *text, uint64_t now);
 
+/* The connection of the node that has this rank in the round that runs; RDZV_NO_CONN: none. */
+uint32_t rdzv_state_conn_of(const struct rdzv_state *s, int rank);
+
 /* When rdzv_state_tick() is due; UINT64_MAX: not until something else happens. */
 uint64_t rdzv_state_deadline(const struct rdzv_state *s);
 

@@ -83,8 +83,8 @@ enum request_kind {
     REQUEST_PACE,    /* --slow_ranks; each node sends an rdzv_answer; id: agent/stacks/slow.c */
     REQUEST_SLOW,    /* these ranks are slow: text; no ranks: none is any more */
     REQUEST_DOCTOR,  /* --doctor; each node sends an rdzv_answer */
-    REQUEST_MODEX,   /* the node of the rank in `ranks` sends an rdzv_answer: what the rank has put
-                        (agent/mpi/pmix.h) */
+    REQUEST_MODEX,   /* goes only to the node of the rank in `ranks`, which sends an rdzv_answer:
+                        what the rank has put (agent/mpi/pmix.h) */
     REQUEST_KINDS
 };
 struct rdzv_request {

@@ -48,6 +48,9 @@ START_TEST(ranks_of_unequal_nodes_and_roles)
         ck_assert_int_eq(t.nodes[i].role_base_rank, expected[i][1]);
         ck_assert_int_eq(t.nodes[i].role_world_size, expected[i][2]);
     }
+    static const int node_of[] = {-1, 0, 0, 0, 1, 2, 2, 3, 3, 3, 3, -1};
+    for (int rank = -1; rank <= t.world_size; rank++)
+        ck_assert_int_eq(rank_table_find(&t, rank), node_of[rank + 1]);
     rank_table_fini(&t);
 }
 END_TEST

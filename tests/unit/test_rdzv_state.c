@@ -582,6 +582,15 @@ START_TEST(unequal_nodes_and_roles)
     ck_assert_int_eq(table.nodes[2].role_world_size, 5);
     ck_assert_int_eq(table.nodes[0].ports[2], 259);
     ck_assert_ptr_null(table.nodes[1].ports);
+    static const uint32_t conns[] = {0, 0, 0, 1, 2, 2};
+    for (int rank = 0; rank < 6; rank++)
+        ck_assert_uint_eq(rdzv_state_conn_of(state, rank), conns[rank]);
+    ck_assert_uint_eq(rdzv_state_conn_of(state, 6), RDZV_NO_CONN);
+    closed(1, RDZV_END_BROKEN);
+    ck_assert_uint_eq(rdzv_state_conn_of(state, 3), RDZV_NO_CONN);
+    ck_assert_uint_eq(rdzv_state_conn_of(state, 4), 2);
+    closed(2, RDZV_END_CLOSED); /* the round ends */
+    ck_assert_uint_eq(rdzv_state_conn_of(state, 0), RDZV_NO_CONN);
 }
 END_TEST
 

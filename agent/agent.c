@@ -1507,6 +1507,10 @@ static void fill_top_rank(struct agent *a, const struct agent_worker_status *s, 
     k->elapsed_s = s->seconds;
     k->cpu_s = k->output_age_s = -1;
     snprintf(k->state, sizeof(k->state), "%s", s->state);
+    if (s->program) { /* of a long path its end */
+        size_t len = strlen(s->program), max = sizeof(k->program) - 1;
+        snprintf(k->program, sizeof(k->program), "%s", s->program + (len > max ? len - max : 0));
+    }
     if (strcmp(s->state, "running") != 0)
         return;
     if (usage_read(s->pid, &k->cpu_s, &bytes))

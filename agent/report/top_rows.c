@@ -166,6 +166,7 @@ static void put_rank(struct buf *b, const struct top_rank *k)
     buf_u32(b, (uint32_t)k->local_rank);
     buf_u32(b, (uint32_t)k->pid);
     buf_str(b, k->state);
+    buf_str(b, k->program);
     put_real(b, k->elapsed_s);
     put_real(b, k->cpu_s);
     put_real(b, k->output_age_s);
@@ -194,6 +195,7 @@ static void get_rank(struct rd *r, struct top_rank *k)
     k->local_rank = get_int(r, WORLD_SIZE_MAX);
     k->pid = get_int(r, INT32_MAX);
     rd_str(r, k->state, sizeof(k->state));
+    rd_str(r, k->program, sizeof(k->program));
     k->elapsed_s = get_real(r);
     k->cpu_s = get_real(r);
     k->output_age_s = get_real(r);
@@ -256,6 +258,8 @@ static json_t *rank_json(const struct top_rank *k)
     json_t *j =
         json_pack("{s:i,s:i,s:i,s:i,s:s,s:f}", "rank", k->rank, "node", k->node, "local_rank",
                   k->local_rank, "pid", k->pid, "state", k->state, "elapsed_s", k->elapsed_s);
+    if (*k->program)
+        json_object_set_new(j, "program", json_of_text(k->program));
     if (k->cpu_s >= 0) {
         json_object_set_new(j, "cpu_s", json_real(k->cpu_s));
         json_object_set_new(j, "memory_bytes", json_integer((json_int_t)k->memory));

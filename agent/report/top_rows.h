@@ -36,6 +36,7 @@ struct top_rank {
     uint64_t op_number;
     double op_age_s; /* since it began if it is open, else since it ended */
     char op_name[96];
+    char program[96]; /* that it runs; "": the job has only one */
 };
 
 struct top_rows {

@@ -90,8 +90,9 @@ static void nest(json_t *top)
 
 struct screen {
     bool redraws;
-    bool gpus;   /* some rank has one */
-    bool scores; /* some rank has scores */
+    bool gpus;     /* some rank has one */
+    bool scores;   /* some rank has scores */
+    bool programs; /* the job has several */
     int rows, columns, used;
 };
 
@@ -129,6 +130,7 @@ static void rank_row(struct screen *s, const json_t *w)
 {
     char cpu[24] = "-", memory[TEXT_BYTES_MAX] = "-", output[24] = "-", op[256] = "-", since[24];
     char gpu[24] = "-", gpu_memory[TEXT_BYTES_MAX] = "-", gpus[64] = "", scores[32] = "";
+    char program[32] = "";
     const json_t *o = json_object_get(w, "operation");
     if (json_object_get(w, "cpu_percent"))
         snprintf(cpu, sizeof(cpu), "%.0f %%", real_of(w, "cpu_percent"));
@@ -151,9 +153,13 @@ static void rank_row(struct screen *s, const json_t *w)
                  real_of(w, "own"));
     else if (s->scores)
         snprintf(scores, sizeof(scores), "  %6s %5s", "-", "-");
-    row(s, "%-6ld %-5ld %-8ld %-8s %7s %10s %8s%s%s  %s", number_of(w, "rank"),
+    if (s->programs) {
+        const char *name = text_of(w, "program"), *slash = strrchr(name, '/');
+        snprintf(program, sizeof(program), "  %-16.16s", slash ? slash + 1 : name);
+    }
+    row(s, "%-6ld %-5ld %-8ld %-8s %7s %10s %8s%s%s%s  %s", number_of(w, "rank"),
         number_of(w, "node"), number_of(w, "pid"), text_of(w, "state"), cpu, memory, output, gpus,
-        scores, op);
+        scores, program, op);
 }
 
 static void node_row(struct screen *s, const json_t *node)
@@ -209,14 +215,15 @@ static void draw(struct screen *s, const struct job *j, const json_t *top)
     if (fit < nnodes)
         row(s, "and %zu more nodes", nnodes - fit);
     row(s, "%s", "");
-    s->gpus = s->scores = false;
+    s->gpus = s->scores = s->programs = false;
     for (size_t i = 0; i < json_array_size(ranks); i++) {
         s->gpus |= json_object_get(json_array_get(ranks, i), "gpu_memory_bytes") != NULL;
         s->scores |= json_object_get(json_array_get(ranks, i), "relative") != NULL;
+        s->programs |= json_object_get(json_array_get(ranks, i), "program") != NULL;
     }
-    row(s, "%-6s %-5s %-8s %-8s %7s %10s %8s%s%s  %s", "RANK", "NODE", "PID", "STATE", "CPU",
+    row(s, "%-6s %-5s %-8s %-8s %7s %10s %8s%s%s%s  %s", "RANK", "NODE", "PID", "STATE", "CPU",
         "MEMORY", "OUTPUT", s->gpus ? "    GPU GPU MEMORY" : "", s->scores ? "   SPEED   OWN" : "",
-        "LAST OPERATION");
+        s->programs ? "  PROGRAM         " : "", "LAST OPERATION");
     fit = fitting(s, nranks, json_array_size(ranks), 0);
     for (size_t i = 0; i < fit; i++)
         rank_row(s, json_array_get(ranks, i));

@@ -161,6 +161,13 @@ START_TEST(restarted)
             ck_assert_int_eq(count_text(ctl.out, "  ./first\n"), 1);
             ck_assert_int_eq(count_text(ctl.out, "  ./second\n"), 2);
             proc_fini(&ctl);
+            proc_start(&ctl, ARGV(build_path("dlaunchctl"), "top", test_text("%d", (int)p.pid)),
+                       (char *[]){test_text("TMPDIR=%s", tmpdir()), NULL}, 0);
+            expect_status(&ctl, 0, 20);
+            expect_text(ctl.out, "  PROGRAM           LAST OPERATION\n");
+            ck_assert_int_eq(count_text(ctl.out, "  first             -\n"), 1);
+            ck_assert_int_eq(count_text(ctl.out, "  second            -\n"), 2);
+            proc_fini(&ctl);
         }
         write_file(tmppath("wait"), "go\n");
     }

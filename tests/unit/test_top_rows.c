@@ -129,6 +129,7 @@ START_TEST(rows_arrive_as_they_were)
     t.ranks[1].gpu_memory_total = UINT64_C(80) << 30;
     t.ranks[2].has_op = false;
     t.ranks[2].rank = -1;
+    strcpy(t.ranks[3].program, "./worker");
     encode(&b, &t);
     struct rd r = rd_init(b.data, b.len);
     ck_assert(top_rows_decode(&r, &got));

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """MPI programs under dlaunch and under the starters of their own MPI, in one interleaved run: hello from start to exit, and
-the time from the death of a rank until every other rank has ended.
+the time from the death of a rank until every other rank has ended, beside what the kernel needs to end one such process.
 
     bench-mpi.py BUILD [RANKS [RUNS]]
 """
@@ -43,10 +43,10 @@ def death(command, n):
     return took
 
 
-def table(title, measure, n, runs):
-    times = {name: [] for name in STARTERS}
+def table(title, measure, n, runs, starters=STARTERS):
+    times = {name: [] for name in starters}
     for _ in range(runs):
-        for name, command in STARTERS.items():
+        for name, command in starters.items():
             times[name].append(measure(command(n), n) * 1000)
     print(f"\n{title}, {runs} interleaved runs, ms\n")
     print(f"{'':24}{'median':>10}{'best':>10}{'worst':>10}")
@@ -57,3 +57,5 @@ def table(title, measure, n, runs):
 table(f"hello of {RANKS} ranks on one node, start to exit", hello, RANKS, RUNS)
 table("hello of 2 ranks, start to exit", hello, 2, 4 * RUNS)
 table("a rank of 2 is killed: the other one has ended after", death, 2, 4 * RUNS)
+table("a process without a starter is killed: it has ended after", death, 1, 4 * RUNS,
+      {name: lambda n, mpi=mpi: [f"{BUILD}/tests/mpi/{mpi}"] for name, mpi in (("MPICH", "mpich"), ("Open MPI", "openmpi"))})

@@ -689,7 +689,7 @@ $(COLL_BENCH)/peer_gloo: tests/bench/coll/peer_gloo.cc $(COLL_HARNESS) tests/ben
 # kill -9 at random moments; a short run of it is in `make test`. SEED=n repeats one.
 TRIALS ?= 3000
 hang-trials: all $(BUILD)/tests/hang_worker
-	$(Q)tests/bench/hang-trials.py $(BUILD) $(TRIALS)
+	$(Q)tests/bench/hang-trials.py $(BUILD) $(TRIALS) $(TRIAL_PYTHON)
 
 kill-trials: all $(call bench_bin,kill_trials)
 	$(Q)$(call bench_bin,kill_trials) $(BUILD) $(TRIALS) 1 $(SEED)

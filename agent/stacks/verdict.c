@@ -79,8 +79,8 @@ static const char *collective_of(const struct sample *s)
 
 static enum conduct conduct_of(const struct sample *a, const struct sample *b)
 {
-    if (b->silent)
-        return SILENT;
+    if (b->silent) /* once only: its node is busy */
+        return a && !a->silent ? MOVES : SILENT;
     if (!b->nthreads || !b->threads[0].state)
         return GONE;
     const struct sample_thread *t = &b->threads[0];
@@ -113,9 +113,11 @@ const char *hang_place(const struct sample *s)
 {
     int n = s->nthreads ? s->threads[0].nframes : 0;
     char *const *frames = n ? s->threads[0].frames : NULL;
-    for (int i = 1; i < n; i++) {
+    for (int i = 1, at = 0; i < n; i++) {
         if (strncmp(frames[i], "dlcoll_", 7) == 0 || is_collective(frames[i]))
-            return frames[i - 1];
+            return frames[at];
+        if (!strstr(frames[i], "(c10d_logger.py:")) /* PyTorch's wrapper of each operation */
+            at = i;
     }
     for (int i = n - 1; i >= 0; i--) {
         if (!sample_is_libc(frames[i]))
@@ -226,7 +228,7 @@ static void put_operation(struct buf *b, const struct sample *s)
 static void put_culprit(struct buf *b, const struct sample *s, enum conduct what)
 {
     char leaf[SAMPLE_TEXT_MAX];
-    if (what == SILENT) {
+    if (s->silent) {
         words_add(b, ": its node does not answer");
         return;
     }

@@ -235,7 +235,9 @@ def hangs_are_located(folder):
     if sys.version_info < (3, 13) and not shutil.which("py-spy", path=os.path.dirname(PYTHON) + ":" + os.environ["PATH"]):
         raise Skip("py-spy is not installed")
     for kind, does in (("sleep", "sleeps in clock_nanosleep"), ("loop", "runs"), ("stop", "is stopped"),
-                       ("lock", "sleeps in futex"), ("pipe", "sleeps in write of a pipe"), ("recv", "sleeps in ")):
+                       ("lock", "sleeps in futex"), ("pipe", "sleeps in write of a pipe"), ("recv", "sleeps in "),
+                       ("skip", "waits in barrier ("), ("group", "waits in all_reduce ("),
+                       ("interpreter", "sleeps in clock_nanosleep")):
         rank = len(does) % 4
         jobs = nodes(2, "--nproc_per_node", 2, "--hang_after", "0.5", "--on_hang", "end", script("hang.py"), kind, rank)
         for job in jobs:

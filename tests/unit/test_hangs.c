@@ -262,10 +262,14 @@ START_TEST(stopped_silent_and_odd_ranks)
     ck_assert(v.n == 1 && v.ranks[0] == 3);
     a = job(4, "barrier");
     b = job(4, "barrier");
-    b.s[1].silent = true;
+    a.s[1].silent = b.s[1].silent = true;
     v = judge_both(&a, &b);
     ck_assert(v.state == HANG_HUNG && v.n == 1 && v.ranks[0] == 1);
     ck_assert_ptr_nonnull(strstr(v.text, "its node does not answer"));
+    a = job(4, "barrier");
+    b = job(4, "barrier");
+    b.s[1].silent = true; /* its node has answered before */
+    ck_assert_int_eq(judge_both(&a, &b).state, HANG_SUSPECT);
     a = job(4, "barrier");
     b = job(4, "barrier");
     snprintf(a.s[0].op.text, sizeof(a.s[0].op.text), "recv");
@@ -311,6 +315,7 @@ static struct samples unrecorded(int n, const char *odd)
         s->op.number = 0;
         sample_drop_frames(&s->threads[0]);
         sample_add_frame(&s->threads[0], i == 2 ? odd : "step (t.py:5)");
+        sample_add_frame(&s->threads[0], "_exception_logger.<locals>.wrapper (c10d_logger.py:83)");
         sample_add_frame(&s->threads[0], "all_reduce (distributed_c10d.py:9)");
     }
     return all;

@@ -586,11 +586,11 @@ corpora: $(FUZZ:%=$(BUILD)/replay/%)
 bench_bin = $(BUILD)/tests/bench/$(1)
 
 .PHONY: model bench bench-launch bench-hosts bench-restart bench-torch bench-torchrun bench-rdzv bench-store bench-stdio \
-        hang-trials bench-reduce bench-coll bench-progress bench-job bench-faults bench-recovery bench-hostile kill-trials deps-bench
+        hang-trials bench-reduce bench-coll bench-tcp bench-progress bench-job bench-faults bench-recovery bench-hostile kill-trials deps-bench
 deps-bench:
 	$(Q)conf/install-deps.sh bench
 
-bench: bench-launch bench-restart bench-rdzv bench-store bench-stdio bench-reduce bench-coll bench-progress bench-job \
+bench: bench-launch bench-restart bench-rdzv bench-store bench-stdio bench-reduce bench-coll bench-tcp bench-progress bench-job \
        bench-faults \
        bench-hostile
 
@@ -649,6 +649,10 @@ COLL_PEERS := $(COLL_BENCH)/peer_dlcoll $(COLL_BENCH)/peer_limit \
     $(if $(wildcard /usr/include/gloo/config.h),$(COLL_BENCH)/peer_gloo)
 bench-coll: all $(COLL_PEERS)
 	$(Q)tests/bench/bench-coll.py $(BUILD)
+
+# One connection, several, without copying, by io_uring.
+bench-tcp: $(call bench_bin,tcp_ways)
+	$(Q)tests/bench/bench-tcp.sh $(BUILD)
 
 # Thousands of operations by work handle at once.
 bench-progress: all $(COLL_BENCH)/progress

@@ -6,7 +6,7 @@ nodes, and after which time?
 
 PYTHON has PyTorch: its programs with gloo, of which each job does many trials, by --on_hang restart; else programs with
 libdlcoll, a job for each trial. Prints a line for each kind, and for each trial that went wrong; exit status 1 if one
-did. SEED=n repeats a run. STEPS=n: so many steps before a hang in a program with libdlcoll are twice n."""
+did; Ctrl-C ends it early. SEED=n repeats a run. STEPS=n: so many steps before a hang in a program with libdlcoll are twice n."""
 import collections
 import os
 import random
@@ -136,16 +136,20 @@ def main():
     draw, times, failed = random.Random(seed), collections.defaultdict(list), 0
     plan = [(kinds[i % len(kinds)], draw.randrange(NODES * WORKERS), draw.choice((10, 50, 100, 300))) for i in range(trials)]
     print(f"{trials} trials, SEED={seed}", flush=True)
-    for (kind, rank, ms), result in zip(plan, trials_of(build, python, plan)):
-        if isinstance(result, str):
-            failed += 1
-            print(f"{kind} of rank {rank}, steps of {ms} ms: {result}", flush=True)
-        else:
-            times[kind].append(result)
+    try:
+        for (kind, rank, ms), result in zip(plan, trials_of(build, python, plan)):
+            if isinstance(result, str):
+                failed += 1
+                print(f"{kind} of rank {rank}, steps of {ms} ms: {result}", flush=True)
+            else:
+                times[kind].append(result)
+    except KeyboardInterrupt:
+        pass
     for kind in sorted(times):
         t = sorted(times[kind])
         print(f"{kind:11} {len(t):5} right; median {t[len(t) // 2]:.2f} s, longest {t[-1]:.2f} s")
-    print(f"{trials - failed} of {trials} trials named the right rank on every node")
+    right = sum(map(len, times.values()))
+    print(f"{right} of {right + failed} trials named the right rank on every node")
     return failed > 0
 
 

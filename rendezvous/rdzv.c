@@ -53,7 +53,7 @@
 #include "rendezvous/wire/standby.h"
 
 #define CONNECT_MS       5000 /* one round of attempts */
-#define RETRY_MIN_MS     20
+#define RETRY_MIN_MS     4    /* launchers that are started at once are milliseconds apart */
 #define RETRY_MAX_MS     1000
 #define RETRY_HERE_MS    2 /* on this host, where a refused connection costs microseconds, */
 #define RETRY_LATER_MS   10

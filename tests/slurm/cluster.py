@@ -6,6 +6,7 @@ All files are in one folder, and all processes end with this one, so nothing is 
 """
 import glob
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -92,6 +93,11 @@ def limits_memory():
     return False
 
 
+def cgroups(name):
+    """The folders that the slurmd of a node has made."""
+    return glob.glob(f"/sys/fs/cgroup/*/slurm_{name}") + glob.glob(f"/sys/fs/cgroup/slurm_{name}")
+
+
 class Host:
     def __init__(self, cluster, name, number):
         self.cluster, self.name, self.number = cluster, name, number
@@ -130,7 +136,7 @@ class Host:
         ps = self.run("ps", "-U", str(USER), "-o", "pid=,args=", check=False).stdout.splitlines()
         files = self.run("find", "/tmp", "/dev/shm", "-xdev", "-mindepth", "1", "-user", str(USER), "!", "-path",
                          f"/tmp/dlaunch-{USER}", "!", "-path", f"/tmp/dlaunch-{USER}/*.ended").stdout.splitlines()
-        return ps + files + glob.glob(f"/sys/fs/cgroup/*/slurm_{self.name}/uid_*/job_*")
+        return ps + files + [j for f in cgroups(self.name) for j in glob.glob(f"{f}/uid_*/job_*")]
 
     def link(self, state):
         ip(self.cluster.hosts[0].pid, f"link set {self.name} {state}")
@@ -201,12 +207,13 @@ class Command:
 
 
 class Cluster:
-    """head and n1 ... n<nodes>; cpus: of each node, as far as Slurm knows."""
+    """head and <tag>1 ... <tag><nodes>; cpus: of each node, as far as Slurm knows. The cgroups of a node have its name,
+    and are those of the whole machine: the tag keeps clusters apart."""
 
     def __init__(self, nodes, programs, cpus=CPUS, proctrack="cgroup", task="none", ram="no"):
         self.folder = tempfile.mkdtemp(prefix="dlaunch-slurm.")
         os.chmod(self.folder, 0o755)
-        self.hosts, self.daemons, self.commands = [], [], []
+        self.hosts, self.daemons, self.commands, self.names = [], [], [], []
         self.home = f"{self.folder}/home"
         self.env = {"PATH": f"{self.folder}/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LD_LIBRARY_PATH": f"{self.folder}/bin",
                     "SLURM_CONF": f"{self.folder}/slurm.conf", "HOME": self.home, "USER": "ann", "LANG": "C.UTF-8"}
@@ -224,7 +231,8 @@ class Cluster:
         return path
 
     def start(self, nodes, programs, cpus, proctrack, task, ram):
-        names = ["head", *(f"n{i + 1}" for i in range(nodes))]
+        tag = f"t{secrets.token_hex(3)}n"
+        self.names = names = ["head", *(f"{tag}{i + 1}" for i in range(nodes))]
         for name in ("bin", "munge", "state", "home"):
             os.mkdir(os.path.join(self.folder, name))
         os.chmod(self.home, 0o755)
@@ -242,7 +250,7 @@ class Cluster:
         cgroup = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
         self.write("cgroup.conf", CGROUP_CONF.format(cgroup="cgroup/v2" if cgroup else "cgroup/v1", ram=ram))
         self.write("slurm.conf", SLURM_CONF.format(
-            folder=self.folder, cpus=cpus, nodes=f"n[1-{nodes}]", proctrack=proctrack, task=task))
+            folder=self.folder, cpus=cpus, nodes=f"{tag}[1-{nodes}]", proctrack=proctrack, task=task))
         for i, name in enumerate(names):
             self.hosts.append(Host(self, name, i + 1))
         self.head, self.nodes = self.hosts[0], self.hosts[1:]
@@ -290,6 +298,16 @@ class Cluster:
         with open(path, errors="replace") as f:
             return f.read()
 
+    def state(self):
+        """What Slurm and the hosts know of jobs that do not end."""
+        said = [self.head.run(*line.split(), check=False).stdout for line in ("sinfo -N", "squeue -l", "squeue -s")]
+        for h in self.hosts:
+            said.append(f"--- {h.name}\n" + h.run("ps", "-e", "-o", "pid=,ppid=,stat=,wchan:20=,args=", check=False).stdout)
+        for path in glob.glob(f"{self.folder}/slurm*.log"):
+            with open(path, errors="replace") as f:
+                said.append(f"--- {os.path.basename(path)}\n" + "".join(f.readlines()[-20:]))
+        return "\n".join(said)
+
     def expect_clean(self, seconds=LIMIT):
         """Nothing of any job is left, and all nodes are free again."""
         wait_for("the nodes are free", self.is_idle, seconds)
@@ -311,6 +329,6 @@ class Cluster:
             h.holder.stdout.close()
         for p in self.daemons + [c.process for c in self.commands]:
             p.wait(LIMIT)
-        for folder in glob.glob("/sys/fs/cgroup/*/slurm_n[0-9]") + glob.glob("/sys/fs/cgroup/slurm_n[0-9]"):
+        for folder in [f for name in self.names for f in cgroups(name)]:
             subprocess.run(["find", folder, "-depth", "-type", "d", "-exec", "rmdir", "{}", ";"], capture_output=True)
         shutil.rmtree(self.folder)

@@ -16,7 +16,9 @@ import subprocess
 import sys
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "bench"))
 import cluster as slurm
+from bars import bar, print_bars
 from cluster import Cluster, Failure
 
 STEP = "srun -N2 --ntasks-per-node=1 "
@@ -80,7 +82,7 @@ def standard_input_and_report_of_own_steps(c):
     p = c.type("cat input | salloc -Q -N2 dlaunch -N 2 sh -c '"
                "if [ $RANK = 0 ]; then cksum; : >read; exec sleep 60; fi; while [ ! -e read ]; do sleep 0.05; done; exit 3'")
     p.ended(3).says(subprocess.run("cksum", input=bytes(range(256)) * 2000, capture_output=True).stdout.decode().strip())
-    if p.text("err").count("First failure: rank 1 on n2 exited with code 3") != 1:
+    if p.text("err").count(f"First failure: rank 1 on {c.nodes[1].name} exited with code 3") != 1:
         p.fail("not one report")
 
 
@@ -185,11 +187,11 @@ def cancel_at_random(c, trials, seed):
         def over():
             c.type(f"{cancel} 2>/dev/null").ended(None)
             return p.process.poll() is not None and c.is_idle()
-        slurm.wait_for(name, over)
         try:
+            slurm.wait_for(name, over)
             c.expect_clean()
         except Failure as why:
-            p.fail(f"trial {i} (seed {seed}): {name} after {after:.3f} s: {why}")
+            p.fail(f"trial {i} (seed {seed}): {name} after {after:.3f} s: {why}\n{c.state()}")
 
 
 def scancel_leaves_nothing(c):
@@ -388,8 +390,11 @@ def first_worker_ms(c, line):
     return (min(workers) - begin) / 1e6
 
 
+START_BAR_MS = 30  # what dlaunch may take
+
+
 def measure_start(programs, n):
-    """One worker on each of two nodes, in an allocation, by turns."""
+    """One worker on each of two nodes, by turns."""
     lines = {"srun": "srun -N2 --ntasks-per-node=1", "srun dlaunch": "srun -N2 --ntasks-per-node=1 dlaunch --quiet"}
     c = Cluster(2, programs)
     try:
@@ -406,6 +411,10 @@ def measure_start(programs, n):
               f"{min(all_ms):.1f} to {max(all_ms):.1f})")
     more = statistics.median(ms["srun dlaunch"]) - statistics.median(ms["srun"])
     print(f"slurm: dlaunch takes {more:.1f} ms more than plain srun; load {os.getloadavg()[0]:.1f}", flush=True)
+    bar("from srun to the first worker, beside plain srun", more, START_BAR_MS, " ms")
+
+
+LOST_BAR_MS = 1000
 
 
 def measure_lost(programs, n):
@@ -413,9 +422,11 @@ def measure_lost(programs, n):
         for test in SPARE:
             c = Cluster(3, programs)
             try:
-                print(f"slurm: {test.__name__} {i + 1}: the next round {test(c) * 1000:.0f} ms after the news", flush=True)
+                ms = test(c) * 1000
             finally:
                 c.close()
+            print(f"slurm: {test.__name__} {i + 1}: the next round {ms:.0f} ms after the news", flush=True)
+            bar(f"{test.__name__} {i + 1}: the next round after the news", ms, LOST_BAR_MS, " ms", 0)
 
 
 MEASUREMENTS = {"scancel": measure_scancel, "start": measure_start, "lost": measure_lost}
@@ -430,7 +441,7 @@ def main():
     for what, n in zip(sys.argv[2::2], sys.argv[3::2]):
         MEASUREMENTS[what](programs, int(n))
     if len(sys.argv) > 2:
-        return 0
+        return print_bars()
     results = []
     for conf, tests in GROUPS:
         run_group(programs, conf, [t for t in tests if os.environ.get("TEST_FILTER", "") in t.__name__], results)

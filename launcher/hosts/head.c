@@ -74,6 +74,7 @@ struct head {
     struct peer *last; /* whose word decides: the last that told how the job ended */
     int failed;        /* the exit status of a launcher that ended early; 0: none has */
     uint64_t stop_ns;  /* the first signal that asks to stop; 0: none yet */
+    uint64_t limit_ns; /* when the hosts stop the job by --timeout; 0: not known, or no limit */
     bool hurried;      /* since hurried_ns: a further signal has come */
     uint64_t hurried_ns;
     uint64_t now_ns;
@@ -422,6 +423,8 @@ static void plan_all(struct head *h)
         input_add(&h->input, p, p->rank);
     }
     h->planned = true;
+    if (opt_seconds(h->o, OPT_timeout) > 0)
+        h->limit_ns = h->now_ns + (uint64_t)(opt_seconds(h->o, OPT_timeout) * 1e9);
     log_verbose("%d hosts have their plans; they meet at %s", rank,
                 j.endpoint ? j.endpoint : "no endpoint");
 }
@@ -670,6 +673,15 @@ static int earlier(int ms, uint64_t when_ns, uint64_t now)
     return ms < 0 || left < (uint64_t)ms ? (int)left : ms;
 }
 
+/* The end of the patience with a reader of the output that blocks the job's end; 0: there is none.
+ */
+static uint64_t unread_end(const struct head *h)
+{
+    uint64_t since =
+        h->stop_ns && (!h->limit_ns || h->stop_ns < h->limit_ns) ? h->stop_ns : h->limit_ns;
+    return since ? since + UNREAD_S * 1000000000ull : 0;
+}
+
 static int next_timeout(const struct head *h)
 {
     int ms = head_output_timeout(h->output, h->now_ns);
@@ -682,8 +694,8 @@ static int next_timeout(const struct head *h)
     }
     if (h->hurried)
         ms = earlier(ms, h->hurried_ns + LAST_S * 1000000000ull, h->now_ns);
-    if (h->stop_ns && !head_output_takes(h->output))
-        ms = earlier(ms, h->stop_ns + UNREAD_S * 1000000000ull, h->now_ns);
+    if (unread_end(h) && !head_output_takes(h->output))
+        ms = earlier(ms, unread_end(h), h->now_ns);
     return input_timeout(&h->input) ? earlier(ms, h->now_ns + INPUT_RETRY_NS, h->now_ns) : ms;
 }
 
@@ -736,8 +748,7 @@ static void head_turn(struct head *h)
                 peer_send_byte(&h->peers[k], FRAME_UNREAD, i);
         }
     }
-    if (h->stop_ns && h->now_ns - h->stop_ns >= UNREAD_S * 1000000000ull &&
-        !head_output_takes(h->output))
+    if (unread_end(h) && h->now_ns >= unread_end(h) && !head_output_takes(h->output))
         head_output_hurry(h->output);
     check_deadlines(h);
     check_silent(h);
@@ -937,7 +948,9 @@ int head_run(struct options *o, const struct host_list *hosts, const struct head
     if (h.last && h.last->report && h.last->status == status)
         head_output_report(h.output, h.last->report, h.last->report_len);
     write_json(&h);
-    head_output_finish(h.output, h.stop_ns ? UNREAD_S : -1);
+    uint64_t soon = mono_ns() + UNREAD_S * 1000000000ull;
+    head_output_finish(h.output, h.stop_ns ? UNREAD_S : -1,
+                       h.limit_ns && h.limit_ns < soon ? soon : h.limit_ns);
     for (size_t i = 0; i < h.npeers; i++)
         peer_fini(&h.peers[i]);
     free(h.peers);

@@ -160,7 +160,7 @@ void head_output_report(struct head_output *w, const char *text, size_t n)
     console_put(w->route[1], w, NULL, text, n, mono_ns());
 }
 
-void head_output_finish(struct head_output *w, double patience)
+void head_output_finish(struct head_output *w, double patience, uint64_t end_ns)
 {
     uint64_t now = mono_ns(), taken_ns = now, least = UINT64_MAX;
     struct epoll_event ev[2];
@@ -173,8 +173,8 @@ void head_output_finish(struct head_output *w, double patience)
             least = kept;
             taken_ns = now;
         }
-        if ((patience >= 0 && (double)(now - taken_ns) > patience * 1e9) || w->console[0].error ||
-            w->console[1].error)
+        if ((patience >= 0 && (double)(now - taken_ns) > patience * 1e9) ||
+            (end_ns && now >= end_ns) || w->console[0].error || w->console[1].error)
             break;
         if (epoll_wait(w->epfd, ev, 2, 100) >= 0) {
             console_flush(&w->console[0], now);

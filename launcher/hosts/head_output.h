@@ -42,8 +42,8 @@ void head_output_hurry(struct head_output *w);
 /* The report of the job, behind all else. */
 void head_output_report(struct head_output *w, const char *text, size_t n);
 
-/* Writes what is kept, until a reader has taken nothing for so many seconds (-1: no limit), and
- * frees everything. */
-void head_output_finish(struct head_output *w, double patience);
+/* Writes what is kept, until a reader has taken nothing for so many seconds (-1: no limit), or
+ * until end_ns (0: no limit), and frees everything. */
+void head_output_finish(struct head_output *w, double patience, uint64_t end_ns);
 
 #endif

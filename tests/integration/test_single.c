@@ -557,23 +557,27 @@ static int start_unread(struct proc *p, const char *words)
     return fds[0];
 }
 
-/* The same, and --timeout bounds it: for the output, and for the report of a failure. */
+/* The same, and --timeout bounds it: for the output, for more of it than is kept, and for the
+ * report of a failure. */
 START_TEST(the_timeout_ends_the_wait_for_a_reader)
 {
-    if (start_skips("a head waits for its reader"))
-        return;
-    struct proc out, report;
+    struct proc out, much, report;
     const char *done = tmppath("failed");
+    int end = start_unread(/* first: dash knows descriptors below 10 only */
+                           &report, test_text("--timeout 4s %s append %s exit 3",
+                                              build_path("tests/worker"), done));
     dlaunch_start(&out, NULL, "--timeout 4s %%W spew 100000 text append %%T/done");
-    int end = start_unread(
-        &report, test_text("--timeout 4s %s append %s exit 3", build_path("tests/worker"), done));
+    dlaunch_start(&much, NULL, "--timeout 4s %%W spew 9999999 text");
     wait_lines(tmppath("done"), 1, 30);
     wait_lines(done, 1, 30);
     wait_until(has_ended, &out, 20, "the launcher gives up its reader");
+    wait_until(has_ended, &much, 20, "the launcher gives up the reader of much");
     wait_until(has_ended, &report, 20, "the launcher gives up the report");
     proc_wait(&out, 20);
+    proc_wait(&much, 20);
     proc_wait(&report, 20);
     proc_fini(&out);
+    proc_fini(&much);
     proc_fini(&report);
     close(end);
 }

@@ -11,8 +11,12 @@ trap 'rm -rf "$out"' EXIT
 chmod 711 "$out" # tests start processes of other users
 grep -qs -e -fsanitize= "${1%%/tests/*}/.flags" && mkdir -m 1777 "$out/reports"
 # libuv closes descriptors by a bare system call, which ThreadSanitizer does not see. The thread that is given the same
-# number next then frees what the sanitizer kept for the old one, and seems to race with the thread that had made it.
-printf 'race_top:^__interceptor_%s$\n' open pipe2 socket accept4 eventfd dup >"$out/tsan.supp"
+# number next then frees what the sanitizer kept for the old one, or closes the new one that it takes for the old one,
+# and seems to race with the thread that had made it, or that prepared to close it.
+{
+    printf 'race_top:^__interceptor_%s$\n' open pipe2 socket accept4 eventfd dup
+    echo 'race:^uv__platform_invalidate_fd$'
+} >"$out/tsan.supp"
 # unit/test_relay: there is an integration/test_relay, too.
 name_of() { local dir=${1%/*}; echo "${dir##*/}/${1##*/}"; }
 run_one() {

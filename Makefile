@@ -505,20 +505,27 @@ run-multihost: all $(BUILD)/tests/worker $(call fake,stamps.so) $(BUILD)/tests/c
 	$(Q)START=daemon JOBS=1 tests/run.sh $(BUILD)/tests/multihost/test_ssh
 
 # One command for many hosts: by ssh to SSH_HOSTS network namespaces with a sshd each, the head killed
-# SSH_TRIALS times; then by daemons, DAEMON_TRIALS times. The times that it prints must keep to their
+# SSH_LOGINS times, and SSH_TRIALS times by connections that stay (a login takes most of the time);
+# then by daemons, DAEMON_TRIALS times; ssh-trials: only the heads killed by ssh. The times that it prints must keep to their
 # bars; what else a busy machine does is kept out by chrt -r 5 make test-ssh. With 8 hosts, 10 trials
 # and no bars it is part of `make test-multihost`.
 SSH_HOSTS     ?= 64
+SSH_LOGINS    ?= 10
 SSH_TRIALS    ?= 100
 DAEMON_TRIALS ?= 20
-.PHONY: test-ssh run-ssh
-test-ssh:
+ssh-bars       = SSH_BARS=1 SSH_HOSTS=$(SSH_HOSTS)
+ssh-heads      = SSH_LOGINS=$(SSH_LOGINS) SSH_TRIALS=$(SSH_TRIALS) START=ssh
+.PHONY: test-ssh run-ssh ssh-trials run-ssh-trials
+test-ssh ssh-trials:
 	$(Q)conf/install-deps.sh multihost
-	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) run-ssh
+	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) run-$(@:test-%=%)
 
 run-ssh: all $(BUILD)/tests/worker $(BUILD)/tests/multihost/test_ssh
-	$(Q)SSH_BARS=1 SSH_HOSTS=$(SSH_HOSTS) SSH_TRIALS=$(SSH_TRIALS) START=ssh $(BUILD)/tests/multihost/test_ssh
-	$(Q)SSH_BARS=1 SSH_HOSTS=$(SSH_HOSTS) SSH_TRIALS=$(DAEMON_TRIALS) START=daemon $(BUILD)/tests/multihost/test_ssh
+	$(Q)$(ssh-bars) $(ssh-heads) $(BUILD)/tests/multihost/test_ssh
+	$(Q)$(ssh-bars) SSH_TRIALS=$(DAEMON_TRIALS) START=daemon $(BUILD)/tests/multihost/test_ssh
+
+run-ssh-trials: all $(BUILD)/tests/worker $(BUILD)/tests/multihost/test_ssh
+	$(Q)$(ssh-bars) $(ssh-heads) TEST_FILTER=killed $(BUILD)/tests/multihost/test_ssh
 
 # The tests of failures and reports once more, the job being started by the daemon and by ssh to this
 # host. Where several launchers are started by hand they run as ever; what looks into dlaunch's processes
@@ -778,6 +785,7 @@ help:
 	@echo '  test             unit and integration tests, layers, corpora'
 	@echo '  test-multihost   network namespaces as hosts (root)'
 	@echo '  test-ssh         dlaunch -H by a real sshd, and by daemons, in SSH_HOSTS network namespaces (64; 20 minutes; root)'
+	@echo '  ssh-trials       the head killed there SSH_TRIALS times (100): every host clean within 1 s'
 	@echo '  test-starts      the tests of failures and reports with jobs started by the daemon and by ssh'
 	@echo '  sim sim-bugs     the rendezvous on a virtual clock: SIM_SEEDS scenarios (1,000,000); with bugs'
 	@echo '                   planted in it, how many scenarios it takes to find them'

@@ -506,9 +506,9 @@ run-multihost: all $(BUILD)/tests/worker $(call fake,stamps.so) $(BUILD)/tests/c
 
 # One command for many hosts: by ssh to SSH_HOSTS network namespaces with a sshd each, the head killed
 # SSH_LOGINS times, and SSH_TRIALS times by connections that stay (a login takes most of the time);
-# then by daemons, DAEMON_TRIALS times; ssh-trials: only the heads killed by ssh. The times that it prints must keep to their
-# bars; what else a busy machine does is kept out by chrt -r 5 make test-ssh. With 8 hosts, 10 trials
-# and no bars it is part of `make test-multihost`.
+# then by daemons, DAEMON_TRIALS times; ssh-trials: only the heads killed by ssh. The times that it
+# prints must keep to their bars; what else a busy machine does is kept out by chrt -r 5 make test-ssh.
+# With 8 hosts, fewer trials and no bars it is part of `make test-multihost`.
 SSH_HOSTS     ?= 64
 SSH_LOGINS    ?= 10
 SSH_TRIALS    ?= 100

@@ -104,6 +104,14 @@ static void nap(struct proc *p)
     poll(fds, 2, 2);
 }
 
+/* The end of a stream, as much as fits in a message of Check. */
+static const char *end_of(const char *text)
+{
+    enum { SHOWN = 3000 };
+    size_t len = strlen(text);
+    return len > SHOWN ? text + len - SHOWN : text;
+}
+
 static void expect(struct proc *p, char **stream, const char *which, const char *text,
                    double seconds)
 {
@@ -113,9 +121,9 @@ static void expect(struct proc *p, char **stream, const char *which, const char 
         if (strstr(*stream, text))
             return;
         if (over || mono_ns() > end) {
-            char *msg =
-                xasprintf("%s: \"%s\" not on %s %s\n--- stdout\n%s\n--- stderr\n%s", p->name, text,
-                          which, over ? "when it ended" : "in time", p->out, p->err);
+            char *msg = xasprintf("%s: \"%s\" not on %s %s\n--- stdout\n%s\n--- stderr\n%s",
+                                  p->name, text, which, over ? "when it ended" : "in time",
+                                  end_of(p->out), end_of(p->err));
             if (!over)
                 proc_kill(p, SIGKILL);
             ck_abort_msg("%s", msg);
@@ -143,7 +151,7 @@ int proc_wait(struct proc *p, double seconds)
             ck_abort_msg("%s (pid %d) %s after %.1f s\n--- stdout\n%s\n--- stderr\n%s", p->name,
                          p->pid,
                          p->exited ? "has exited but its output is held open" : "has not ended",
-                         test_seconds(seconds), p->out, p->err);
+                         test_seconds(seconds), end_of(p->out), end_of(p->err));
         }
         nap(p);
     }

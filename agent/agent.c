@@ -74,12 +74,14 @@
 #define MAX_SIGNALS NSIG /* a signal is listed once at most */
 
 /* A process that is alive so long after SIGKILL counts as one that cannot be killed. */
-#define UNKILLABLE_MS 10000
-#define ENDING_MS     600000 /* the same for an exiting process: freeing memory takes 100 ms per GB */
-#define IMPATIENT_MS  100    /* for a line of dlaunch after the wait for a reader was ended */
-#define EVENT_MS      25     /* between two looks for first output and first operations */
-#define TIMELINE_MS   5      /* the same, with --timeline: a recorder keeps few operations */
-#define UNREAD_S      5      /* patience with a reader that takes nothing, in a stopped job */
+#define UNKILLABLE_MS        10000
+#define ENDING_MS            600000 /* the same for an exiting process: freeing memory takes 100 ms per GB */
+#define IMPATIENT_MS         100 /* for a line of dlaunch after the wait for a reader was ended */
+#define EVENT_MS             25  /* between two looks for first output and first operations */
+#define TIMELINE_MS          5   /* the same, with --timeline: a recorder keeps few operations */
+#define LAST_ANSWERS_MS      300 /* after --timeout, for the other nodes to ask for stacks */
+#define LAST_ANSWERS_LOOK_MS 10  /* between two looks for that */
+#define UNREAD_S             5   /* patience with a reader that takes nothing, in a stopped job */
 
 enum { INIT, RENDEZVOUS, STARTING, RUNNING, EXIT_BARRIER, STOPPING, DONE };
 
@@ -125,6 +127,8 @@ struct agent {
         enum stop_reason reason;
         int exit_code, signo;
         char text[HOST_MAX + 64];
+        int answers;       /* of this node to others that are to be sent before */
+        uint64_t since_ms; /* its own look is over; waits for those */
     } last_look;
     struct top_asks *tops;
     json_t *told_operations; /* node -> its newest answer, with "at"; NULL: nobody has asked */
@@ -1775,13 +1779,31 @@ static void keep_stacks(struct agent *a, const struct samples *all)
     stack_tree_fini(&tree);
 }
 
+static void on_last_answers(uv_timer_t *t)
+{
+    struct agent *a = container_of(t, struct agent, job_timer);
+    if (a->last_look.waits && gatherer_answers(a->gatherer) < a->last_look.answers &&
+        uv_now(a->loop) - a->last_look.since_ms < LAST_ANSWERS_MS)
+        return;
+    uv_timer_stop(t);
+    leave_at_last(a);
+}
+
+/* The other nodes run into --timeout at the same time, and ask for this node's stacks, too: its end
+ * stops the workers that they want to see. */
 static void on_last_look(void *arg, const struct samples *all)
 {
     struct agent *a = arg;
     if (all && all->n)
         keep_stacks(a, all);
-    if (all)
+    if (!all)
+        return;
+    if (a->last_look.reason != STOP_TIMEOUT) {
         leave_at_last(a);
+        return;
+    }
+    a->last_look.since_ms = uv_now(a->loop);
+    uv_timer_start(&a->job_timer, on_last_answers, 0, LAST_ANSWERS_LOOK_MS);
 }
 
 /* Of a large job whose nodes all run into --timeout at once only the coordinator's node asks the
@@ -1799,7 +1821,10 @@ static void agent_leave_with_stacks(struct agent *a, enum stop_reason reason, in
         .waits = true, .reason = reason, .exit_code = exit_code, .signo = signo};
     snprintf(a->last_look.text, sizeof(a->last_look.text), "%s", text);
     rdzv_get_info(a->rdzv, &info);
-    gather(agent_gatherer(a), info.coordinator || info.nnodes <= SMALL_JOB, on_last_look, a);
+    bool small = info.nnodes <= SMALL_JOB;
+    int askers = info.nnodes < 2 ? 0 : small ? info.nnodes : 1; /* this node is one of them */
+    a->last_look.answers = gatherer_answers(agent_gatherer(a)) + askers;
+    gather(agent_gatherer(a), info.coordinator || small, on_last_look, a);
 }
 
 /* --------------------------------------------------------------------------------------- hangs */

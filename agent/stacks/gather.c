@@ -37,6 +37,7 @@ struct gatherer {
     struct gathering *list;
     struct owed *owed;
     uint64_t last_id;
+    int answers; /* to requests, sent */
     bool sampling;
     int nclosing;
     void (*on_closed)(void *arg);
@@ -172,6 +173,7 @@ static void on_samples(void *arg, const struct samples *all)
         next = o->next;
         if (b.len <= RDZV_ANSWER_MAX)
             g->cb.answer(g->cb.arg, &a);
+        g->answers++;
         free(o);
     }
     g->owed = NULL;
@@ -186,6 +188,11 @@ static void sample_own(struct gatherer *g)
     g->sampling = true;
     g->cb.get_node(g->cb.arg, &node);
     sampler_take(g->sampler, node.workers, node.n, on_samples, g);
+}
+
+int gatherer_answers(const struct gatherer *g)
+{
+    return g->answers;
 }
 
 void gatherer_on_request(struct gatherer *g, const struct rdzv_request *r)

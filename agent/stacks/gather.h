@@ -43,6 +43,8 @@ void gather(struct gatherer *g, bool all_nodes,
 /* Another node, or this one, asks for this node's samples. */
 void gatherer_on_request(struct gatherer *g, const struct rdzv_request *r);
 void gatherer_on_answer(struct gatherer *g, const struct rdzv_answer *a);
+/* How many requests have been answered. */
+int gatherer_answers(const struct gatherer *g);
 
 /* The helper's process; 0: none runs. NULL is allowed. */
 pid_t gatherer_pid(const struct gatherer *g);

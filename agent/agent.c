@@ -74,14 +74,12 @@
 #define MAX_SIGNALS NSIG /* a signal is listed once at most */
 
 /* A process that is alive so long after SIGKILL counts as one that cannot be killed. */
-#define UNKILLABLE_MS        10000
-#define ENDING_MS            600000 /* the same for an exiting process: freeing memory takes 100 ms per GB */
-#define IMPATIENT_MS         100 /* for a line of dlaunch after the wait for a reader was ended */
-#define EVENT_MS             25  /* between two looks for first output and first operations */
-#define TIMELINE_MS          5   /* the same, with --timeline: a recorder keeps few operations */
-#define LAST_ANSWERS_MS      300 /* after --timeout, for the other nodes to ask for stacks */
-#define LAST_ANSWERS_LOOK_MS 10  /* between two looks for that */
-#define UNREAD_S             5   /* patience with a reader that takes nothing, in a stopped job */
+#define UNKILLABLE_MS 10000
+#define ENDING_MS     600000 /* the same for an exiting process: freeing memory takes 100 ms per GB */
+#define IMPATIENT_MS  100    /* for a line of dlaunch after the wait for a reader was ended */
+#define EVENT_MS      25     /* between two looks for first output and first operations */
+#define TIMELINE_MS   5      /* the same, with --timeline: a recorder keeps few operations */
+#define UNREAD_S      5      /* patience with a reader that takes nothing, in a stopped job */
 
 enum { INIT, RENDEZVOUS, STARTING, RUNNING, EXIT_BARRIER, STOPPING, DONE };
 
@@ -127,8 +125,8 @@ struct agent {
         enum stop_reason reason;
         int exit_code, signo;
         char text[HOST_MAX + 64];
-        int answers;       /* of this node to others that are to be sent before */
-        uint64_t since_ms; /* its own look is over; waits for those */
+        int answers;       /* gatherer_answers() when all nodes that ask have been answered */
+        uint64_t since_ms; /* when this node had the stacks, and began to wait for that */
     } last_look;
     struct top_asks *tops;
     json_t *told_operations; /* node -> its newest answer, with "at"; NULL: nobody has asked */
@@ -1778,6 +1776,9 @@ static void keep_stacks(struct agent *a, const struct samples *all)
     a->stacks = stack_tree_text(&tree, all);
     stack_tree_fini(&tree);
 }
+
+#define LAST_ANSWERS_MS      300 /* after --timeout, for the other nodes to ask for stacks */
+#define LAST_ANSWERS_LOOK_MS 10  /* between two looks for that */
 
 static void on_last_answers(uv_timer_t *t)
 {

@@ -58,8 +58,7 @@ void sockets_free(struct sockets *s)
     free(s);
 }
 
-/* ---------------------------------------------------------------------------- whose socket it is
- */
+/* -------------------------------------------------------------------------- whose socket it is */
 
 static int compare_owners(const void *a, const void *b)
 {
@@ -99,8 +98,7 @@ static void list_all(struct sockets *s)
         qsort(s->owners, s->n, sizeof(*s->owners), compare_owners);
 }
 
-/* -------------------------------------------------------------------------- what flowed through it
- */
+/* ---------------------------------------------------------------------- what flowed through it */
 
 static void take_socket(struct sockets *s, const struct nlmsghdr *h, int store_port, uint64_t now)
 {
@@ -172,7 +170,8 @@ struct sockets_traffic sockets_traffic(struct sockets *s, int local_rank, int pi
         return (struct sockets_traffic){0};
     if (s->pids[local_rank] != pid) {
         s->pids[local_rank] = pid;
-        s->listed_ns = s->asked_ns = 0;
+        s->traffic[local_rank] = (struct sockets_traffic){0};
+        s->listed_ns = 0; /* once for all workers that have started since the last answer */
     }
     if (now_ns >= s->asked_ns + SOCKETS_MS * MS) {
         if (now_ns >= s->listed_ns + LIST_MS * MS) {

@@ -503,11 +503,12 @@ cross: $(CROSS_TESTS)
 run-multihost: all $(BUILD)/tests/worker $(call fake,stamps.so) $(BUILD)/tests/coll_worker $(BUILD)/tests/multihost/store_worker $(MULTIHOST)
 	$(Q)JOBS=1 tests/run.sh $(MULTIHOST)
 	$(Q)START=daemon JOBS=1 tests/run.sh $(BUILD)/tests/multihost/test_ssh
+	$(Q)START=tree JOBS=1 tests/run.sh $(BUILD)/tests/multihost/test_ssh
 
 # One command for many hosts: by ssh to SSH_HOSTS network namespaces with a sshd each, the head killed
 # SSH_LOGINS times, and SSH_TRIALS times by connections that stay (a login takes most of the time);
-# then by daemons, DAEMON_TRIALS times; ssh-trials: only the heads killed by ssh. The times that it
-# prints must keep to their bars; what else a busy machine does is kept out by chrt -r 5 make test-ssh.
+# then by daemons and by a tree of ssh, DAEMON_TRIALS times; ssh-trials: only the heads killed by ssh. The
+# times that it prints must keep to their bars; what else a busy machine does is kept out by chrt -r 5 make test-ssh.
 # With 8 hosts, fewer trials and no bars it is part of `make test-multihost`.
 SSH_HOSTS     ?= 64
 SSH_LOGINS    ?= 10
@@ -523,6 +524,7 @@ test-ssh ssh-trials:
 run-ssh: all $(BUILD)/tests/worker $(BUILD)/tests/multihost/test_ssh
 	$(Q)$(ssh-bars) $(ssh-heads) $(BUILD)/tests/multihost/test_ssh
 	$(Q)$(ssh-bars) SSH_TRIALS=$(DAEMON_TRIALS) START=daemon $(BUILD)/tests/multihost/test_ssh
+	$(Q)$(ssh-bars) SSH_LOGINS=0 SSH_TRIALS=$(DAEMON_TRIALS) START=tree $(BUILD)/tests/multihost/test_ssh
 
 run-ssh-trials: all $(BUILD)/tests/worker $(BUILD)/tests/multihost/test_ssh
 	$(Q)$(ssh-bars) $(ssh-heads) TEST_FILTER=killed $(BUILD)/tests/multihost/test_ssh

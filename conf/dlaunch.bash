@@ -9,27 +9,27 @@ _dlaunch() {
         --nnodes --nproc_per_node --spares --elastic --node_rank --role
         --standalone --no_detect --host --hostfile --host_discovery_script
         --include --exclude --np --ppn --oversubscribe --export --launch_agent
-        --ssh_args --ssh_port --start_timeout --prefix --bcast --serve
-        --serve_addr --serve_port --from_head --rdzv_backend --rdzv_endpoint
-        --coordinator_loss --tree_width --rdzv_only --witness --rdzv_id
-        --rdzv_conf --master_addr --master_port --local_addr --interface
-        --master_store --store_compat --token_file --token_fd --insecure
-        --new_token --module --no_python --run_path --use_env --stdin --mpi
-        --wdir --multi_prog --virtual_local_rank --start_method --max_restarts
-        --max_node_restarts --no_restart_codes --on_cause --progress_time
-        --restart_policy --warm --restart_backoff --monitor_interval --mpir
-        --timeout --end_time --end_warning --requeue --hang_after --on_hang
-        --slow_ranks --shutdown_timeout --signals_to_handle --isolate --log_dir
-        --redirects --tee --local_ranks_filter --ranks --fold
-        --duplicate_stdout_filters --duplicate_stderr_filters
-        --log_line_prefix_template --report --events --ledger --checkpoint_mark
-        --timeline --progress_file --pod_message --metrics --metrics_file
-        --log_file --log_time --log_format --quiet --verbose
-        --event_log_handler --logs_specs --bind --numa_binding --gpu_check
-        --gpu_memory_wait --doctor --output --preflight --check_command
-        --check_timeout --daemon --pid_file --conf --print_config
-        --print_binding --dry_run --print_sbatch --print_completion
-        --print_options --version --help'
+        --ssh_args --ssh_port --ssh_tree --start_timeout --prefix --bcast
+        --serve --serve_addr --serve_port --from_head --rdzv_backend
+        --rdzv_endpoint --coordinator_loss --tree_width --rdzv_only --witness
+        --rdzv_id --rdzv_conf --master_addr --master_port --local_addr
+        --interface --master_store --store_compat --token_file --token_fd
+        --insecure --new_token --module --no_python --run_path --use_env
+        --stdin --mpi --wdir --multi_prog --virtual_local_rank --start_method
+        --max_restarts --max_node_restarts --no_restart_codes --on_cause
+        --progress_time --restart_policy --warm --restart_backoff
+        --monitor_interval --mpir --timeout --end_time --end_warning --requeue
+        --hang_after --on_hang --slow_ranks --shutdown_timeout
+        --signals_to_handle --isolate --log_dir --redirects --tee
+        --local_ranks_filter --ranks --fold --duplicate_stdout_filters
+        --duplicate_stderr_filters --log_line_prefix_template --report --events
+        --ledger --checkpoint_mark --timeline --progress_file --pod_message
+        --metrics --metrics_file --log_file --log_time --log_format --quiet
+        --verbose --event_log_handler --logs_specs --bind --numa_binding
+        --gpu_check --gpu_memory_wait --doctor --output --preflight
+        --check_command --check_timeout --daemon --pid_file --conf
+        --print_config --print_binding --dry_run --print_sbatch
+        --print_completion --print_options --version --help'
     local flags='
         --elastic --standalone --no_detect --oversubscribe --bcast --serve
         --from_head --rdzv_only --insecure --new_token --module --no_python

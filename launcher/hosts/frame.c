@@ -33,6 +33,7 @@ static uint32_t longest(enum frame_type type)
     case FRAME_PLAN:
     case FRAME_REPORT:
     case FRAME_JSON:
+    case FRAME_FORWARD: /* a command */
         return FRAME_TEXT_MAX;
     default:
         return FRAME_DATA_MAX;
@@ -79,7 +80,8 @@ int frame_hello_get(const struct frame *f, struct frame_hello *out)
     return r.bad ? -EPROTO : 0;
 }
 
-/* --------------------------------------------------------------------------------------- a plan */
+/* -------------------------------------------------------------------------------- lists of strings
+ */
 
 static void put_list(struct buf *b, char *const *list)
 {
@@ -89,27 +91,6 @@ static void put_list(struct buf *b, char *const *list)
     buf_u32(b, n);
     for (uint32_t i = 0; i < n; i++)
         buf_str(b, list[i]);
-}
-
-void plan_put(struct buf *b, const struct plan_of_host *p)
-{
-    struct buf body = BUF_INIT;
-    buf_str(&body, p->cwd);
-    buf_str(&body, p->name);
-    put_list(&body, p->argv);
-    put_list(&body, p->env);
-    put_list(&body, p->programs);
-    buf_str(&body, p->token);
-    buf_str(&body, p->prefix);
-    buf_u8(&body, p->columns);
-    buf_u8(&body, p->json);
-    buf_u8(&body, p->events);
-    buf_u8(&body, p->hosts_rendezvous);
-    buf_u32(&body, (uint32_t)p->program_at);
-    xbuf_reserve(&body, 0);
-    frame_put(b, FRAME_PLAN, body.data, body.len);
-    explicit_bzero(body.data, body.len);
-    buf_fini(&body);
 }
 
 /* A malloc'ed string without a NUL in it. */
@@ -135,6 +116,98 @@ static char **take_list(struct rd *r)
     return list;
 }
 
+static void free_list(char **list)
+{
+    for (size_t i = 0; list && list[i]; i++)
+        free(list[i]);
+    free(list);
+}
+
+/* ---------------------------------------------------------------------------------------
+ * forwarding */
+
+static void put_part(struct buf *b, enum frame_type type, uint32_t host, enum forward_what what,
+                     const void *p, size_t len)
+{
+    xbuf_reserve(b, HEADER + 5 + len);
+    frame_begin(b, type, 5 + len);
+    buf_u32(b, host);
+    buf_u8(b, (uint8_t)what);
+    buf_put(b, p, len);
+}
+
+void frame_forward_put(struct buf *b, enum frame_type type, uint32_t host, enum forward_what what,
+                       const void *p, size_t len)
+{
+    const uint8_t *at = p;
+    for (size_t part; len > FORWARD_MAX; at += part, len -= part) {
+        part = FORWARD_MAX;
+        put_part(b, type, host, what, at, part);
+    }
+    put_part(b, type, host, what, at, len);
+}
+
+int frame_forward_get(const struct frame *f, struct frame_forward *out)
+{
+    struct rd r = rd_init(f->body, f->len);
+    uint32_t host = rd_u32(&r);
+    uint8_t what = rd_u8(&r);
+    if (r.bad || what >= FORWARD_WHATS)
+        return -EPROTO;
+    *out = (struct frame_forward){host, (enum forward_what)what, r.p, (size_t)(r.end - r.p)};
+    return 0;
+}
+
+void forward_start_put(struct buf *b, uint32_t host, const struct forward_start *s)
+{
+    struct buf body = BUF_INIT;
+    buf_u8(&body, s->copied);
+    put_list(&body, s->argv);
+    xbuf_reserve(&body, 0);
+    put_part(b, FRAME_FORWARD, host, FORWARD_START, body.data, body.len);
+    buf_fini(&body);
+}
+
+int forward_start_get(const struct frame_forward *f, struct forward_start *s)
+{
+    struct rd r = rd_init(f->p, f->len);
+    *s = (struct forward_start){.copied = rd_u8(&r)};
+    s->argv = take_list(&r);
+    if (rd_done(&r) && s->argv[0])
+        return 0;
+    forward_start_fini(s);
+    return -EPROTO;
+}
+
+void forward_start_fini(struct forward_start *s)
+{
+    free_list(s->argv);
+    *s = (struct forward_start){0};
+}
+
+/* --------------------------------------------------------------------------------------- a plan */
+
+void plan_put(struct buf *b, const struct plan_of_host *p)
+{
+    struct buf body = BUF_INIT;
+    buf_str(&body, p->cwd);
+    buf_str(&body, p->name);
+    put_list(&body, p->argv);
+    put_list(&body, p->env);
+    put_list(&body, p->programs);
+    buf_str(&body, p->token);
+    buf_str(&body, p->prefix);
+    buf_u8(&body, p->columns);
+    buf_u8(&body, p->json);
+    buf_u8(&body, p->events);
+    buf_u8(&body, p->hosts_rendezvous);
+    buf_u32(&body, (uint32_t)p->program_at);
+    xbuf_reserve(&body, 0);
+    frame_put(b, FRAME_PLAN, body.data, body.len);
+    explicit_bzero(body.data, body.len);
+    buf_fini(&body);
+}
+
 int plan_get(const struct frame *f, struct plan_of_host *p)
 {
     struct rd r = rd_init(f->body, f->len);
@@ -158,13 +231,6 @@ int plan_get(const struct frame *f, struct plan_of_host *p)
         return 0;
     plan_fini(p);
     return -EPROTO;
-}
-
-static void free_list(char **list)
-{
-    for (size_t i = 0; list && list[i]; i++)
-        free(list[i]);
-    free(list);
 }
 
 void plan_fini(struct plan_of_host *p)

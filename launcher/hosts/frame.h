@@ -11,6 +11,9 @@
  *                  <---------------------- INPUT, INPUT_END, SIGNAL, UNREAD
  *     REPORT, JSON, EXIT ---------------->
  *
+ * A host through which others are reached (--ssh_tree) gets FORWARD from its HELLO on, and says
+ * FORWARDED, also after EXIT.
+ *
  * The end of standard input without more ado means that the head is gone: the host ends its part of
  * the job at once. */
 #ifndef LAUNCHER_HOSTS_FRAME_H
@@ -37,14 +40,16 @@ enum frame_type {
     FRAME_REPORT,    /* the report for people */
     FRAME_JSON,      /* the report of --report */
     FRAME_EVENTS,    /* lines of --events */
-    FRAME_EXIT,      /* u8: exit status of the launcher; nothing follows */
+    FRAME_EXIT,      /* u8: exit status of the launcher; only FORWARDED follows */
+    FRAME_FORWARDED, /* struct frame_forward, from a host that is reached through this one */
     /* From the head. */
     FRAME_PROGRAM, /* the bytes of a file, to be run in place of argv[program_at] */
     FRAME_PLAN,    /* struct plan_of_host */
     FRAME_INPUT,
     FRAME_INPUT_END,
-    FRAME_SIGNAL, /* u8 */
-    FRAME_UNREAD, /* u8: this stream (1 or 2) of the head has no reader any more */
+    FRAME_SIGNAL,  /* u8 */
+    FRAME_UNREAD,  /* u8: this stream (1 or 2) of the head has no reader any more */
+    FRAME_FORWARD, /* struct frame_forward, for a host that is reached through this one */
     FRAME_TYPES
 };
 
@@ -72,6 +77,42 @@ struct frame_hello {
 
 void frame_hello_put(struct buf *b, const struct frame_hello *h);
 int frame_hello_get(const struct frame *f, struct frame_hello *out);
+
+/* What goes to and comes from a host that is reached through another one. */
+enum forward_what {
+    /* To it. */
+    FORWARD_START,   /* struct forward_start: run this command, which reaches it */
+    FORWARD_BYTES,   /* for its standard input */
+    FORWARD_PROGRAM, /* the same, as a FRAME_PROGRAM of the program that has been copied there */
+    FORWARD_CLOSE,   /* the end of its standard input */
+    FORWARD_KILL,    /* kill the command */
+    /* From it. */
+    FORWARD_OUT,   /* its standard output */
+    FORWARD_ERR,   /* its standard error */
+    FORWARD_ENDED, /* u32: the command has ended, with this status of wait(2) */
+    FORWARD_WHATS
+};
+#define FORWARD_MAX 32768 /* bytes of a stream in one such frame */
+
+struct frame_forward {
+    uint32_t host; /* as the head counts */
+    enum forward_what what;
+    const uint8_t *p;
+    size_t len;
+};
+/* As many frames as it takes. */
+void frame_forward_put(struct buf *b, enum frame_type type, uint32_t host, enum forward_what what,
+                       const void *p, size_t len);
+int frame_forward_get(const struct frame *f, struct frame_forward *out); /* 0, -EPROTO */
+
+struct forward_start {
+    bool copied; /* dlaunch itself is the first that the command reads */
+    char **argv;
+};
+void forward_start_put(struct buf *b, uint32_t host, const struct forward_start *s);
+/* Fills in *s, all malloc'ed. -EPROTO. */
+int forward_start_get(const struct frame_forward *f, struct forward_start *s);
+void forward_start_fini(struct forward_start *s); /* of forward_start_get() */
 
 /* The command that one host is to run. */
 struct plan_of_host {

@@ -32,6 +32,7 @@
 #include "launcher/hosts/reach.h"
 #include "launcher/programs.h"
 #include "launcher/words.h"
+#include "rendezvous/rules/tree.h"
 
 #define CONNECTING_MAX 64
 #define DAEMON_MS      500 /* for a daemon to show that it knows the token, before ssh is tried */
@@ -269,6 +270,10 @@ static void read_dialled(struct head *h)
 static int try_command(struct head *h, struct peer *p, struct err *e)
 {
     char *own[] = {(char *)"dlaunch", (char *)"--from_head", NULL};
+    if (p->via) {
+        peer_start_through(p, reach_argv(&h->reach, h->o, p->host), h->dlaunch.n);
+        return 0;
+    }
     int rc = peer_start(p, h->spawner, p->here ? "/proc/self/exe" : h->reach.path,
                         p->here ? own : reach_argv(&h->reach, h->o, p->host), e);
     if (rc == 0 && !p->here)
@@ -276,15 +281,24 @@ static int try_command(struct head *h, struct peer *p, struct err *e)
     return rc;
 }
 
+/* Whether the host that is to reach this one has come. A host above takes the place of one that is
+ * lost. */
+static bool way_is_ready(struct peer *p)
+{
+    while (p->via && !is_left(p->via))
+        p->via = p->via->via;
+    return !p->via || p->via->state == PEER_READY;
+}
+
 static void start_waiting(struct head *h)
 {
     size_t connecting = 0;
     for (size_t i = 0; i < h->npeers; i++)
-        connecting += h->peers[i].state == PEER_CONNECTING;
+        connecting += h->peers[i].state == PEER_CONNECTING && !h->peers[i].through;
     for (size_t i = 0; i < h->npeers && connecting < CONNECTING_MAX; i++) {
         struct peer *p = &h->peers[i];
         struct err e = ERR_INIT;
-        if (p->state != PEER_WAITING || p->next_ns > h->now_ns)
+        if (p->state != PEER_WAITING || p->next_ns > h->now_ns || !way_is_ready(p))
             continue;
         if (!p->first_ns)
             p->first_ns = h->now_ns;
@@ -292,7 +306,7 @@ static void start_waiting(struct head *h)
             try_daemon(h, p);
         else if (try_command(h, p, &e) < 0)
             lose_host(h, p, e.msg, 125);
-        connecting += p->state == PEER_CONNECTING;
+        connecting += p->state == PEER_CONNECTING && !p->through;
     }
 }
 
@@ -328,6 +342,8 @@ static const char *choose_endpoint(struct head *h, const struct peer *first)
     for (size_t i = 0; i < h->npeers; i++) {
         const struct peer *p = &h->peers[i];
         const char *ip = first->here ? p->hello.head : first->hello.here;
+        if (p->through)
+            continue; /* to its sshd, another host is the head */
         if (p->state == PEER_READY && netaddr_parse_ip(&a, ip, 0) && !netaddr_is_loopback(&a) &&
             !netaddr_is_link_local(&a)) {
             at = ip;
@@ -371,7 +387,9 @@ static void send_plan(struct head *h, struct peer *p, const struct job_of_hosts 
         .hosts_rendezvous = p->rank == 0 && j->endpoint && !opt_given(o, OPT_master_port),
         .program_at = copied ? program_at : 0,
     };
-    if (copied) {
+    if (copied && p->through) {
+        peer_forward_program(p);
+    } else if (copied) {
         assert(!p->to.len); /* a peer that is READY has been sent nothing */
         frame_begin(&p->to, FRAME_PROGRAM, h->program.n);
         peer_write(p);
@@ -450,11 +468,12 @@ static void on_hello(struct head *h, struct peer *p, const struct frame *f)
     }
     if (strcmp(p->hello.version, DLAUNCH_VERSION) == 0) {
         p->state = PEER_READY;
-        log_verbose("%s: reached %s%s", p->host->name,
-                    p->here        ? "without ado: it is this host"
-                    : p->by_daemon ? "by its daemon"
-                                   : "by ",
-                    p->here || p->by_daemon ? "" : h->reach.words[0]);
+        if (p->here || p->by_daemon)
+            log_verbose("%s: reached %s", p->host->name,
+                        p->here ? "without ado: it is this host" : "by its daemon");
+        else
+            log_verbose("%s: reached by %s%s%s", p->host->name, h->reach.words[0],
+                        p->through ? " through " : "", p->through ? p->via->host->name : "");
         return;
     }
     snprintf(why, sizeof(why),
@@ -485,6 +504,8 @@ static void write_events(struct head *h, const struct frame *f)
              strerror(-rc));
     close_fd(&h->events);
 }
+
+static void on_forwarded(struct head *h, struct peer *via, const struct frame *f);
 
 static void on_frame(struct head *h, struct peer *p, const struct frame *f)
 {
@@ -521,6 +542,9 @@ static void on_frame(struct head *h, struct peer *p, const struct frame *f)
     case FRAME_EXIT:
         on_exit_frame(h, p, f);
         break;
+    case FRAME_FORWARDED:
+        on_forwarded(h, p, f);
+        break;
     default:
         peer_kill(p);
     }
@@ -537,11 +561,14 @@ static void head_take_frames(struct head *h, struct peer *p)
         peer_kill(p);
 }
 
+static void lose_forwarded(struct head *h, struct peer *via);
+
 /* A process or a connection has ended; all that it said has been read. */
 static void head_lose_peer(struct head *h, struct peer *p, int status)
 {
     close_fd(&p->out);
     input_forget(&h->input, p);
+    lose_forwarded(h, p);
     if (p->state == PEER_GONE)
         return;
     if (p->exited)
@@ -577,6 +604,44 @@ static void on_ended(struct head *h, struct peer *p, int status)
         read_peer(h, p, PEER_OUT);
     }
     head_lose_peer(h, p, status);
+}
+
+/* What a host has told of one that is reached through it. */
+static void on_forwarded(struct head *h, struct peer *via, const struct frame *f)
+{
+    struct frame_forward w;
+    int status = 0;
+    if (frame_forward_get(f, &w) < 0 || w.host >= h->npeers || h->peers[w.host].via != via ||
+        !h->peers[w.host].through) {
+        peer_kill(via);
+        return;
+    }
+    struct peer *p = &h->peers[w.host];
+    int rc = peer_forwarded(p, &w, &status);
+    head_take_frames(h, p);
+    if (rc < 0)
+        peer_kill(via);
+    else if (rc)
+        on_ended(h, p, status);
+}
+
+/* A host is gone, and so are those that are reached through it. One that has not answered yet is
+ * reached by the host above. */
+static void lose_forwarded(struct head *h, struct peer *via)
+{
+    for (size_t i = 0; i < h->npeers; i++) {
+        struct peer *p = &h->peers[i];
+        if (p->via != via || !p->through)
+            continue;
+        bool early = p->state == PEER_CONNECTING && h->status < 0;
+        peer_lose_via(p);
+        if (early) {
+            p->state = PEER_WAITING;
+            p->next_ns = h->now_ns;
+        } else {
+            on_ended(h, p, 0);
+        }
+    }
 }
 
 static void reap(struct head *h)
@@ -758,7 +823,7 @@ static void head_turn(struct head *h)
 static bool head_is_over(const struct head *h)
 {
     for (size_t i = 0; i < h->npeers; i++) {
-        if (is_left(&h->peers[i]) || h->peers[i].pid > 0)
+        if (is_left(&h->peers[i]) || h->peers[i].pid > 0 || h->peers[i].through)
             return false;
     }
     return true;
@@ -847,6 +912,27 @@ static int open_dial(struct head *h, struct err *e)
     return rc;
 }
 
+static void make_peers(struct head *h, const struct host_list *hosts)
+{
+    int width = (int)opt_number(h->o, OPT_ssh_tree), nremote = 0;
+    h->npeers = hosts->n;
+    if (h->min == h->max && h->npeers > (size_t)(h->max + h->spares))
+        h->npeers = (size_t)(h->max + h->spares); /* all must come, so no other is needed */
+    h->peers = xcalloc(h->npeers, sizeof(*h->peers));
+    struct peer **remote = xcalloc(h->npeers, sizeof(struct peer *));
+    for (size_t i = 0; i < h->npeers; i++) {
+        struct peer *p = &h->peers[i];
+        bool here = h->reach.way != REACH_DAEMON && reach_is_here(&hosts->host[i]);
+        peer_init(p, &hosts->host[i], (uint32_t)i, here, h->reach.srun && !here);
+        if (!width || here)
+            continue;
+        int via = tree_parent(nremote, -1, width);
+        p->via = via < 0 ? NULL : remote[via];
+        remote[nremote++] = p;
+    }
+    free(remote);
+}
+
 static int open_head(struct head *h, const struct host_list *hosts, struct err *e)
 {
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &h->signal_source};
@@ -874,15 +960,8 @@ static int open_head(struct head *h, const struct host_list *hosts, struct err *
     }
     if (open_dial(h, e) < 0)
         return 125;
-    h->npeers = hosts->n;
-    if (h->min == h->max && h->npeers > (size_t)(h->max + h->spares))
-        h->npeers = (size_t)(h->max + h->spares); /* all must come, so no other is needed */
-    h->peers = xcalloc(h->npeers, sizeof(*h->peers));
+    make_peers(h, hosts);
     h->sources = xcalloc(3 * h->npeers, sizeof(*h->sources));
-    for (size_t i = 0; i < h->npeers; i++) {
-        bool here = h->reach.way != REACH_DAEMON && reach_is_here(&hosts->host[i]);
-        peer_init(&h->peers[i], &hosts->host[i], here, h->reach.srun && !here);
-    }
     h->output = head_output_new(h->epfd, hosts->host, h->npeers, opt_flag(h->o, OPT_verbose));
     input_init(&h->input, h->epfd, &h->input_source,
                opt_is(h->o, OPT_stdin, "none")    ? INPUT_NONE
@@ -978,13 +1057,20 @@ static void print_words(char *const *words)
     printf("\n");
 }
 
-static void print_reach(const struct head *h, const struct host *host)
+static void print_reach(const struct head *h, const struct peer *p)
 {
     const struct reach *r = &h->reach;
+    const struct host *host = p->host;
+    if (p->here) {
+        printf(" (this host)\n");
+        return;
+    }
+    if (p->via)
+        printf(" through %s:", p->via->host->name);
     bool daemon = r->way != REACH_COMMAND && *h->tokens->daemon && !host->user;
     if (daemon)
-        printf("daemon at port %s%s", opt_text(h->o, OPT_serve_port),
-               r->way == REACH_DAEMON ? "\n" : ", else ");
+        printf(" daemon at port %s%s", opt_text(h->o, OPT_serve_port),
+               r->way == REACH_DAEMON ? "\n" : ", else");
     if (r->way != REACH_DAEMON)
         print_words(reach_argv(r, h->o, host));
 }
@@ -1004,20 +1090,18 @@ int head_print(struct options *o, const struct host_list *hosts, const struct he
         j.endpoint = "ADDRESS:PORT";
     printf("%d host%s", h.max, h.max == 1 ? "" : "s");
     printf(h.spares ? ", %d more to spare\n" : "\n", h.spares);
-    for (size_t i = 0; i < hosts->n && (int)i < h.max + h.spares; i++) {
-        const struct host *host = &hosts->host[i];
-        bool here = h.reach.way != REACH_DAEMON && reach_is_here(host);
+    make_peers(&h, hosts);
+    for (size_t i = 0; i < h.npeers && (int)i < h.max + h.spares; i++) {
+        const struct host *host = h.peers[i].host;
         char number[16];
         snprintf(number, sizeof(number), "%d", host->nproc);
-        printf("  node %zu  %s%s%s  %s worker%s%s%s%s  ", i, host->user ? host->user : "",
-               host->user ? "@" : "", host->name,
-               host->nproc ? number : opt_text(o, OPT_nproc_per_node), host->nproc == 1 ? "" : "s",
+        const char *workers = host->nproc ? number : opt_text(o, OPT_nproc_per_node);
+        printf("  node %zu  %s%s%s  %s worker%s%s%s%s ", i, host->user ? host->user : "",
+               host->user ? "@" : "", host->name, workers, strcmp(workers, "1") == 0 ? "" : "s",
                host->ids ? " (GPUs " : "", host->ids ? host->ids : "", host->ids ? ")" : "");
-        if (here)
-            printf("(this host)\n");
-        else
-            print_reach(&h, host);
+        print_reach(&h, &h.peers[i]);
     }
+    free(h.peers);
     printf("The first one then runs");
     print_words(plan_options_argv(o, &j, &hosts->host[0], 0, &program_at));
     return fflush(stdout) != 0 ? err_sys(e, errno, "standard output") : 0;

@@ -23,9 +23,10 @@
 
 extern char **environ;
 
-void peer_init(struct peer *p, const struct host *h, bool here, bool srun)
+void peer_init(struct peer *p, const struct host *h, uint32_t number, bool here, bool srun)
 {
     *p = (struct peer){.host = h,
+                       .number = number,
                        .here = here,
                        .srun = srun,
                        .rank = -1,
@@ -93,6 +94,15 @@ int peer_start(struct peer *p, struct spawner *s, const char *path, char **argv,
     return 0;
 }
 
+void peer_start_through(struct peer *p, char **argv, bool copied)
+{
+    struct forward_start start = {.copied = copied, .argv = argv};
+    begin_attempt(p);
+    p->through = true;
+    forward_start_put(&p->via->to, p->number, &start);
+    peer_write(p->via);
+}
+
 void peer_dial(struct peer *p)
 {
     begin_attempt(p);
@@ -125,17 +135,39 @@ void peer_hang_up(struct peer *p)
 
 /* -------------------------------------------------------------------------------------- writing */
 
+/* Whether something can be sent to it. */
+static bool takes(const struct peer *p)
+{
+    return (p->in >= 0 || p->through) && !p->mute;
+}
+
 bool peer_has_to_write(const struct peer *p)
 {
-    return p->in >= 0 && !p->mute &&
-           (p->piece[0].n || p->piece[1].n || p->to.len || sealed_pending(&p->sealed));
+    return takes(p) && (p->piece[0].n || p->piece[1].n || p->to.len || sealed_pending(&p->sealed));
+}
+
+static void forward(struct peer *p, enum forward_what what, const void *bytes, size_t n)
+{
+    if (!takes(p->via))
+        return; /* its end, and so that of p, comes next */
+    frame_forward_put(&p->via->to, FRAME_FORWARD, p->number, what, bytes, n);
+    peer_write(p->via);
+}
+
+void peer_forward_program(struct peer *p)
+{
+    forward(p, FORWARD_PROGRAM, NULL, 0);
 }
 
 /* Stops writing to a peer that does not read any more; the end of its process, which comes next,
  * says why. A socket stays open for reading: epoll knows the peer by this descriptor. */
 static void give_up_writing(struct peer *p)
 {
-    if (p->by_daemon && p->in >= 0) {
+    if (p->through) {
+        if (!p->mute)
+            forward(p, FORWARD_CLOSE, NULL, 0);
+        p->mute = true;
+    } else if (p->by_daemon && p->in >= 0) {
         shutdown(p->in, SHUT_WR);
         p->mute = true;
     } else {
@@ -147,6 +179,12 @@ static void give_up_writing(struct peer *p)
 
 void peer_write(struct peer *p)
 {
+    if (p->through && takes(p)) {
+        if (p->to.len)
+            forward(p, FORWARD_BYTES, p->to.data, p->to.len);
+        p->to.len = 0;
+        return;
+    }
     while (peer_has_to_write(p)) {
         struct peer_piece *piece = p->piece[0].n ? &p->piece[0] : &p->piece[1];
         const void *data = piece->n ? piece->p : p->to.data;
@@ -166,7 +204,7 @@ void peer_write(struct peer *p)
 
 void peer_send(struct peer *p, enum frame_type type, const void *body, size_t n)
 {
-    if (p->in < 0 || p->mute)
+    if (!takes(p))
         return;
     frame_put(&p->to, type, body, n);
     peer_write(p);
@@ -223,6 +261,14 @@ static void skip_to_magic(struct peer *p)
     buf_consume(&p->from, at ? before + len : before);
 }
 
+/* Looks for dlaunch in what has come. False: this will not be dlaunch. */
+static bool is_dlaunch(struct peer *p)
+{
+    if (!p->magic)
+        skip_to_magic(p);
+    return p->magic || p->skipped <= SKIPPED_MAX;
+}
+
 bool peer_read(struct peer *p, enum peer_end end)
 {
     if (end == PEER_ERR) {
@@ -242,12 +288,41 @@ bool peer_read(struct peer *p, enum peer_end end)
         close_fd(&p->out);
         return false;
     }
-    if (!p->magic)
-        skip_to_magic(p);
-    if (p->magic || p->skipped <= SKIPPED_MAX)
+    if (is_dlaunch(p))
         return true;
-    close_fd(&p->out); /* this will not be dlaunch */
+    close_fd(&p->out);
     return false;
+}
+
+int peer_forwarded(struct peer *p, const struct frame_forward *f, int *status)
+{
+    struct rd r = rd_init(f->p, f->len);
+    switch (f->what) {
+    case FORWARD_OUT:
+        xbuf_reserve(&p->from, f->len);
+        buf_put(&p->from, f->p, f->len);
+        if (!is_dlaunch(p))
+            peer_kill(p);
+        return 0;
+    case FORWARD_ERR:
+        keep_said(p, (const char *)f->p, f->len);
+        return 0;
+    case FORWARD_ENDED:
+        *status = (int)rd_u32(&r);
+        p->through = false;
+        return rd_done(&r) ? 1 : -EPROTO;
+    default:
+        return -EPROTO;
+    }
+}
+
+void peer_lose_via(struct peer *p)
+{
+    char why[HOST_MAX + 64];
+    int n =
+        snprintf(why, sizeof(why), "\nthe host that reached it, %s, is gone", p->via->host->name);
+    p->through = false;
+    keep_said(p, why, (size_t)n);
 }
 
 int peer_next_frame(struct peer *p, size_t *at, struct frame *f)
@@ -273,6 +348,8 @@ void peer_drop(struct peer *p)
 
 void peer_kill(struct peer *p)
 {
+    if (p->through)
+        forward(p, FORWARD_KILL, NULL, 0);
     peer_drop(p);
     if (p->by_daemon && p->out >= 0)
         shutdown(p->out, SHUT_RDWR);

@@ -41,11 +41,15 @@ struct peer {
         srun; /* reached by srun, which ends its step when it is told to end, and not when killed */
     int rank; /* of its node; -1: not planned */
 
+    uint32_t number;  /* of this host, for FRAME_FORWARD */
+    struct peer *via; /* the host that is to reach it; NULL: this one */
+    bool through;     /* being reached, or reached, by that host, which has not told of the end */
+
     bool by_daemon, no_daemon; /* of this attempt; there is none, or none that can be used */
     bool dialing;              /* being connected to the daemon */
     struct sealed sealed;      /* the connection */
     bool refused;              /* the daemon has another token */
-    bool mute;                 /* nothing more goes to the daemon */
+    bool mute;                 /* nothing more goes to the daemon, or by way of p->via */
 
     pid_t pid;        /* -1: no process */
     bool told;        /* it has been told to end, of which srun takes note once */
@@ -71,11 +75,18 @@ struct peer {
 
 enum peer_end { PEER_IN, PEER_OUT, PEER_ERR };
 
-void peer_init(struct peer *p, const struct host *h, bool here, bool srun);
+void peer_init(struct peer *p, const struct host *h, uint32_t number, bool here, bool srun);
 void peer_fini(struct peer *p);
 
 /* Starts the process. */
 int peer_start(struct peer *p, struct spawner *s, const char *path, char **argv, struct err *e);
+
+/* The same on the host p->via, which is READY. copied: dlaunch goes in front of everything else. */
+void peer_start_through(struct peer *p, char **argv, bool copied);
+/* What p->via tells of p. True: the process has ended, with *status. -EPROTO. */
+int peer_forwarded(struct peer *p, const struct frame_forward *f, int *status);
+/* p->via is gone, so the process is. */
+void peer_lose_via(struct peer *p);
 
 /* An attempt by the daemon begins: somebody connects (dial.h). */
 void peer_dial(struct peer *p);
@@ -96,6 +107,8 @@ bool peer_read(struct peer *p, enum peer_end end);
 /* The next frame that has come, consumed by `*used` bytes of p->from. 1, 0: none, -EPROTO. */
 int peer_next_frame(struct peer *p, size_t *at, struct frame *f);
 
+/* Sends the program that p->via has got. */
+void peer_forward_program(struct peer *p);
 void peer_send(struct peer *p, enum frame_type type, const void *body, size_t n);
 void peer_send_byte(struct peer *p, enum frame_type type, int byte);
 

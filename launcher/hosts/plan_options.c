@@ -223,9 +223,9 @@ static int set_counts(struct options *o, struct err *e)
 
 int plan_options_without_hosts(struct options *o, struct err *e)
 {
-    static const enum opt_id of_hosts[] = {OPT_include,  OPT_exclude,      OPT_bcast,
-                                           OPT_prefix,   OPT_launch_agent, OPT_ssh_args,
-                                           OPT_ssh_port, OPT_serve_addr,   OPT_serve_port};
+    static const enum opt_id of_hosts[] = {
+        OPT_include,  OPT_exclude,  OPT_bcast,    OPT_prefix,     OPT_launch_agent,
+        OPT_ssh_args, OPT_ssh_port, OPT_ssh_tree, OPT_serve_addr, OPT_serve_port};
     for (size_t i = 0; i < ARRAY_LEN(of_hosts); i++) {
         if (o->value[of_hosts[i]].from == FROM_ARGV)
             return err_set(e, -EINVAL, "%s has no effect without --host or --hostfile",

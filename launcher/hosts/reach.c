@@ -13,6 +13,7 @@
 #include "core/netaddr.h"
 #include "launcher/hosts/allocation.h"
 #include "launcher/words.h"
+#include "rendezvous/rules/rank_table.h"
 
 extern char **environ;
 
@@ -66,15 +67,23 @@ int reach_init(struct reach *r, struct options *o, size_t copied, struct err *e)
                                                             : REACH_COMMAND};
     if (r->way == REACH_BOTH)
         how = "ssh";
+    if (r->way == REACH_BOTH && opt_number(o, OPT_ssh_tree))
+        r->way = REACH_COMMAND;
     if (words_split(o, how, &agent, e) < 0)
         return err_wrap(e, "%s", opt_where(o, OPT_launch_agent));
     bool ssh = is_called(agent[0], "ssh");
-    if (!ssh && (opt_given(o, OPT_ssh_args) || opt_given(o, OPT_ssh_port))) {
-        enum opt_id id = opt_given(o, OPT_ssh_args) ? OPT_ssh_args : OPT_ssh_port;
-        return err_set(e, -EINVAL, "%s has no effect with --launch_agent %s%s", opt_where(o, id),
-                       opt_text(o, OPT_launch_agent),
-                       r->way == REACH_DAEMON ? "" : ": write the arguments there");
+    static const enum opt_id of_ssh_only[] = {OPT_ssh_args, OPT_ssh_port, OPT_ssh_tree};
+    for (size_t i = 0; i < ARRAY_LEN(of_ssh_only) && !ssh; i++) {
+        enum opt_id id = of_ssh_only[i];
+        bool argument = id != OPT_ssh_tree && r->way != REACH_DAEMON;
+        if (opt_given(o, id))
+            return err_set(e, -EINVAL, "%s has no effect with --launch_agent %s%s",
+                           opt_where(o, id), opt_text(o, OPT_launch_agent),
+                           argument ? ": write the arguments there" : "");
     }
+    if (opt_number(o, OPT_ssh_tree) > NNODES_MAX)
+        return err_set(e, -EINVAL, "%s: %ld is out of range (0 to %d)", opt_where(o, OPT_ssh_tree),
+                       opt_number(o, OPT_ssh_tree), NNODES_MAX);
     if (r->way == REACH_DAEMON)
         return 0;
     if (*opt_text(o, OPT_ssh_args) && words_split(o, opt_text(o, OPT_ssh_args), &args, e) < 0)

@@ -18,6 +18,7 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "launcher/hosts/forward.h"
 #include "launcher/hosts/frame.h"
 #include "rendezvous/wire/endpoint.h"
 
@@ -43,10 +44,15 @@ struct remote {
     struct sealed sealed;
     struct buf in, out; /* from the head, to the head */
     struct buf input;   /* for the workers */
+    struct forwards forwards;
+    struct pollfd *fds; /* turn()'s */
+    bool planned;       /* the plan has come */
+    int refused;        /* exit status: there is no plan, or what comes is none; 0: go on */
     bool head_gone, input_ended, began;
     int listen_fd, state_fd, input_fd, report_fd, json_fd, signals;
     struct stream streams[4]; /* output, error, dlaunch's own lines, events */
     pid_t launcher;           /* -1: it has ended */
+    sigset_t mask;            /* which the launcher gets */
     uint64_t kill_ns, drain_ns;
     char folder[512]; /* of the copied program; "" none */
 };
@@ -223,16 +229,16 @@ static int run_launcher(struct remote *r, const int child[6],
 }
 
 /* A scheduler asks a job to stop by a signal to this process, the only one that it knows; it is
- * handed on to the launcher. `old` receives the mask that the launcher keeps. */
-static int open_signals(struct remote *r, sigset_t *old)
+ * handed on to the launcher. */
+static int open_signals(struct remote *r)
 {
-    static const int handed_on[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+    static const int read[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD};
     sigset_t set;
     sigemptyset(&set);
-    for (size_t i = 0; i < ARRAY_LEN(handed_on); i++)
-        sigaddset(&set, handed_on[i]);
+    for (size_t i = 0; i < ARRAY_LEN(read); i++)
+        sigaddset(&set, read[i]);
     r->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (r->signals < 0 || sigprocmask(SIG_BLOCK, &set, old) < 0)
+    if (r->signals < 0 || sigprocmask(SIG_BLOCK, &set, &r->mask) < 0)
         return -errno;
     return 0;
 }
@@ -240,7 +246,6 @@ static int open_signals(struct remote *r, sigset_t *old)
 /* Makes the pipes and forks the launcher. 0, or -errno. */
 static int start_launcher(struct remote *r, int (*launch)(const struct remote_job *, int, char **))
 {
-    sigset_t mask;
     int pipes[5][2] = {[4] = {-1, -1}}, state[2]; /* input, output, error, own lines, events */
     for (int i = 0; i < 4 + r->plan.events; i++) {
         if (pipe2(pipes[i], O_CLOEXEC) < 0)
@@ -251,16 +256,14 @@ static int start_launcher(struct remote *r, int (*launch)(const struct remote_jo
     r->report_fd = unnamed_file("report");
     r->json_fd = r->plan.json ? unnamed_file("report.json") : -1;
     pid_t parent = getpid();
-    int rc = open_signals(r, &mask);
-    if (rc < 0)
-        return rc;
     r->launcher = fork();
     if (r->launcher < 0)
         return -errno;
     if (r->launcher == 0) {
         close(r->signals);
         sealed_fini(&r->sealed);
-        sigprocmask(SIG_SETMASK, &mask, NULL);
+        forwards_fini(&r->forwards);
+        sigprocmask(SIG_SETMASK, &r->mask, NULL);
         const int child[6] = {pipes[0][0], pipes[1][1], pipes[2][1],
                               pipes[3][1], state[1],    pipes[4][1]};
         prctl(PR_SET_NAME, "dlaunch");
@@ -298,8 +301,10 @@ static void head_is_gone(struct remote *r)
         return;
     r->head_gone = true;
     r->out.len = 0;
-    if (r->launcher > 0)
-        kill(r->launcher, SIGTERM);
+    forwards_hang_up(&r->forwards);
+    if (r->launcher <= 0)
+        return;
+    kill(r->launcher, SIGTERM);
     r->kill_ns = mono_ns() + GRACE_MS * 1000000ull;
 }
 
@@ -325,9 +330,10 @@ static void write_head(struct remote *r)
         head_is_gone(r);
 }
 
-/* Writes all of it, to a blocking descriptor. */
+/* Writes all of it. */
 static void flush_head(struct remote *r)
 {
+    fd_set_nonblock(STDOUT_FILENO, false);
     while (has_to_write(r))
         write_head(r);
 }
@@ -354,6 +360,42 @@ static int signal_of(const struct frame *f)
     return signo > 0 && signo < SIGRTMIN && signo != SIGKILL && signo != SIGSTOP ? signo : 0;
 }
 
+/* Before the launcher runs. */
+static void on_early_frame(struct remote *r, const struct frame *f)
+{
+    int rc;
+    if (f->type == FRAME_PROGRAM && (rc = write_program(r, f)) < 0) {
+        const char *tmp = getenv("TMPDIR");
+        char *what = xasprintf("cannot write the program under %s", tmp ? tmp : "/tmp");
+        complain(r, what, -rc);
+        free(what);
+        r->refused = 125;
+    } else if (f->type == FRAME_PLAN && plan_get(f, &r->plan) == 0) {
+        r->planned = true;
+    } else if (f->type != FRAME_PROGRAM) {
+        r->refused = 2;
+    }
+    if (f->type == FRAME_PLAN)
+        explicit_bzero((void *)f->body, f->len); /* there is a token in it */
+}
+
+/* The path of the program that has been copied to this host. NULL: there is none. */
+static char *copied_program(const struct remote *r)
+{
+    if (!r->folder[0])
+        return NULL;
+    return r->planned && r->plan.program_at ? xasprintf("%s", r->plan.argv[r->plan.program_at])
+                                            : xasprintf("%s/program", r->folder);
+}
+
+static void on_forward(struct remote *r, const struct frame *f)
+{
+    char *program = copied_program(r);
+    if (forwards_take(&r->forwards, f, program, &r->out) < 0)
+        head_is_gone(r);
+    free(program);
+}
+
 static void on_frame(struct remote *r, const struct frame *f)
 {
     switch (f->type) {
@@ -377,12 +419,17 @@ static void on_frame(struct remote *r, const struct frame *f)
     }
 }
 
-static void hand_signals_on(struct remote *r)
+static void read_signals(struct remote *r)
 {
     struct signalfd_siginfo si;
     while (read(r->signals, &si, sizeof(si)) == sizeof(si)) {
-        if (r->launcher > 0)
-            kill(r->launcher, (int)si.ssi_signo);
+        int signo = (int)si.ssi_signo;
+        if (signo == SIGCHLD)
+            forwards_reap(&r->forwards, &r->out);
+        else if (r->launcher > 0)
+            kill(r->launcher, signo);
+        else if (!r->planned)
+            head_is_gone(r);
     }
 }
 
@@ -393,48 +440,26 @@ static bool read_head(struct remote *r)
     return n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN));
 }
 
+/* What follows the plan is for the launcher, which must run first. */
 static void take_frames(struct remote *r)
 {
     struct frame f;
     size_t at = 0;
-    long n;
-    while ((n = frame_get(r->in.data + at, r->in.len - at, &f)) > 0) {
-        on_frame(r, &f);
+    bool early = !r->planned;
+    long n = 0;
+    while (!(early && r->planned) && !r->refused &&
+           (n = frame_get(r->in.data + at, r->in.len - at, &f)) > 0) {
+        if (f.type == FRAME_FORWARD)
+            on_forward(r, &f);
+        else if (early)
+            on_early_frame(r, &f);
+        else
+            on_frame(r, &f);
         at += (size_t)n;
     }
     buf_consume(&r->in, at);
     if (n < 0)
         head_is_gone(r);
-}
-
-/* Waits for the plan. Returns 0, or the exit status. */
-static int wait_for_plan(struct remote *r)
-{
-    struct frame f;
-    for (;;) {
-        long n = frame_get(r->in.data, r->in.len, &f);
-        int rc = 0;
-        if (n < 0)
-            return 2;
-        if (n > 0 && f.type == FRAME_PLAN && (rc = plan_get(&f, &r->plan)) < 0)
-            return 2;
-        if (n > 0 && f.type == FRAME_PROGRAM && (rc = write_program(r, &f)) < 0) {
-            const char *tmp = getenv("TMPDIR");
-            char *what = xasprintf("cannot write the program under %s", tmp ? tmp : "/tmp");
-            complain(r, what, -rc);
-            free(what);
-            return 125;
-        }
-        bool plan = n > 0 && f.type == FRAME_PLAN;
-        if (plan)
-            explicit_bzero(r->in.data, (size_t)n); /* there is a token in it */
-        if (n > 0)
-            buf_consume(&r->in, (size_t)n);
-        if (plan)
-            return 0;
-        if (n == 0 && !read_head(r))
-            return 125; /* nobody wants the job any more */
-    }
 }
 
 /* ------------------------------------------------------------------------ what the head is sent */
@@ -561,7 +586,8 @@ static void turn(struct remote *r)
 {
     uint64_t now = mono_ns();
     bool full = r->out.len >= QUEUE_MAX;
-    struct pollfd f[9] = {
+    size_t nforwards = forwards_polled(&r->forwards);
+    struct pollfd own[] = {
         {r->head_gone ? -1 : STDIN_FILENO, POLLIN, 0},
         {has_to_write(r) ? STDOUT_FILENO : -1, POLLOUT, 0},
         {full ? -1 : r->streams[OUT].fd, POLLIN, 0},
@@ -572,8 +598,13 @@ static void turn(struct remote *r)
         {full ? -1 : r->streams[EVENTS].fd, POLLIN, 0},
         {r->signals, POLLIN, 0},
     };
-    if (poll(f, ARRAY_LEN(f), next_timeout(r, now)) < 0)
+    struct pollfd *f = r->fds = xrealloc(r->fds, sizeof(own) + nforwards * sizeof(*f));
+    struct pollfd *of_forwards = f + ARRAY_LEN(own);
+    memcpy(f, own, sizeof(own));
+    forwards_poll(&r->forwards, of_forwards, full);
+    if (poll(f, ARRAY_LEN(own) + nforwards, next_timeout(r, now)) < 0)
         return;
+    forwards_go_on(&r->forwards, of_forwards, &r->out);
     if (f[0].revents && !read_head(r))
         head_is_gone(r);
     take_frames(r);
@@ -584,7 +615,7 @@ static void turn(struct remote *r)
     if (f[7].revents && r->streams[EVENTS].fd >= 0)
         read_stream(r, &r->streams[EVENTS]);
     if (f[8].revents)
-        hand_signals_on(r);
+        read_signals(r);
     if (f[5].revents)
         read_state(r);
     if (f[6].revents && r->input_fd >= 0)
@@ -595,7 +626,8 @@ static void turn(struct remote *r)
             pass_on(r, &r->streams[i], true);
     }
     if (r->kill_ns && now >= r->kill_ns) {
-        kill(r->launcher, SIGKILL);
+        if (r->launcher > 0)
+            kill(r->launcher, SIGKILL);
         r->kill_ns = 0;
     }
     if (f[1].revents)
@@ -645,7 +677,9 @@ static int finish(struct remote *r)
     send_file(r, FRAME_REPORT, r->report_fd);
     send_file(r, FRAME_JSON, r->json_fd);
     put_data(r, FRAME_EXIT, &status, 1);
-    fd_set_nonblock(STDOUT_FILENO, false);
+    r->drain_ns = 0;
+    while (r->forwards.n && !r->head_gone)
+        turn(r);
     flush_head(r);
     if (r->head)
         await_close();
@@ -656,9 +690,13 @@ static int finish(struct remote *r)
 static int remote_run(struct remote *r,
                       int (*launch)(const struct remote_job *job, int argc, char **argv))
 {
+    int rc = open_signals(r);
     say_hello(r);
-    flush_head(r);
-    int rc = r->head_gone ? 125 : wait_for_plan(r);
+    fd_set_nonblock(STDOUT_FILENO, true);
+    while (rc == 0 && !r->planned && !r->head_gone && !r->refused)
+        turn(r);
+    if (rc == 0 && !r->planned)
+        rc = r->refused ? r->refused : 125; /* else nobody wants the job any more */
     if (rc == 0 && r->plan.program_at)
         rc = use_program(r);
     if (rc == 0)
@@ -669,7 +707,7 @@ static int remote_run(struct remote *r,
         remove_program(r);
         return rc < 0 ? 125 : rc;
     }
-    fd_set_nonblock(STDOUT_FILENO, true);
+    take_frames(r);
     while (!is_over(r, mono_ns()))
         turn(r);
     return finish(r);
@@ -679,6 +717,8 @@ static void remote_fini(struct remote *r)
 {
     plan_fini(&r->plan);
     sealed_fini(&r->sealed);
+    forwards_fini(&r->forwards);
+    free(r->fds);
     buf_fini(&r->in);
     buf_fini(&r->out);
     buf_fini(&r->input);
@@ -694,6 +734,7 @@ int remote_main(const struct remote_head *head,
                        .state_fd = -1,
                        .input_fd = -1,
                        .signals = -1,
+                       .streams = {{.fd = -1}, {.fd = -1}, {.fd = -1}, {.fd = -1}},
                        .launcher = -1};
     const char *copied = getenv("DLAUNCH_COPIED"); /* a folder: reach.c has put dlaunch there */
     if (isatty(STDIN_FILENO)) {

@@ -284,6 +284,30 @@ START_TEST(dry_run)
 }
 END_TEST
 
+/* Each of two hosts is reached from here, and reaches two others. */
+START_TEST(dry_run_of_a_tree)
+{
+    struct proc p;
+    dlaunch_start(&p, NULL, "--dry_run --ssh_tree 2 -H n[1-4],localhost,n[5-7] true");
+    expect_status(&p, 0, 10);
+    static const struct {
+        int node;
+        const char *host, *way;
+    } nodes[] = {{0, "n1", "ssh"},
+                 {1, "n2", "ssh"},
+                 {2, "n3", "through n1: ssh"},
+                 {3, "n4", "through n1: ssh"},
+                 {4, "localhost", "(this host)"},
+                 {5, "n5", "through n2: ssh"},
+                 {6, "n6", "through n2: ssh"},
+                 {7, "n7", "through n3: ssh"}};
+    for (size_t i = 0; i < ARRAY_LEN(nodes); i++)
+        expect_text(p.out, test_text("  node %d  %s  1 worker  %s", nodes[i].node, nodes[i].host,
+                                     nodes[i].way));
+    proc_fini(&p);
+}
+END_TEST
+
 /* A worker finds exactly the environment that --dry_run prints. */
 START_TEST(dry_run_is_true)
 {
@@ -349,6 +373,7 @@ static Suite *suite(void)
     tcase_add_test(tc, store_of_the_program);
     tcase_add_test(tc, binding);
     tcase_add_test(tc, dry_run);
+    tcase_add_test(tc, dry_run_of_a_tree);
     tcase_add_test(tc, dry_run_is_true);
     tcase_add_test(tc, print_config);
     return s;

@@ -1,6 +1,6 @@
-/* Jobs that one command starts on several hosts, by a real sshd on each, or by dlaunch's daemon:
- * START=daemon. `make test-ssh` runs this with SSH_HOSTS=64, too: then the cases of the group
- * "many" take that many hosts. */
+/* Jobs that one command starts on several hosts, by a real sshd on each, by a tree of them
+ * (START=tree), or by dlaunch's daemon (START=daemon). `make test-ssh` runs this with SSH_HOSTS=64,
+ * too: then the cases of the group "many" take that many hosts. */
 #include <dirent.h>
 #include <math.h>
 
@@ -19,19 +19,33 @@ static int many(void)
     return n ? atoi(n) : 8;
 }
 
-static bool by_daemon(void)
+static bool start_is(const char *way)
 {
     const char *start = getenv("START");
-    return start && strcmp(start, "daemon") == 0;
+    return start && strcmp(start, way) == 0;
+}
+
+static bool by_daemon(void)
+{
+    return start_is("daemon");
+}
+
+static const char *way(void)
+{
+    return by_daemon() ? "daemons" : start_is("tree") ? "a tree of ssh" : "ssh";
 }
 
 #define TOKEN "0123456789abcdef0123456789abcdef"
 
-/* ssh goes by names, as users' does. */
+/* ssh goes by names, as users' does. Of a few hosts, each reaches the next. */
 static const char *start_options(void)
 {
-    return by_daemon() ? "--launch_agent daemon --token_file %T/token --start_timeout 60 "
-                       : "--ssh_args '-F %T/ssh_config' --start_timeout 60 ";
+    if (by_daemon())
+        return "--launch_agent daemon --token_file %T/token --start_timeout 60 ";
+    return test_text("--ssh_args '-F %%T/ssh_config' --start_timeout 60 --ssh_tree %d ",
+                     !start_is("tree") ? 0
+                     : g_hosts > SOME  ? 8
+                                       : 1);
 }
 
 static void start_sshd(int host)
@@ -481,6 +495,66 @@ START_TEST(a_host_that_cannot_run_it_is_named)
 }
 END_TEST
 
+/* ------------------------------------------------------------------------------- a tree of hosts
+ */
+
+/* host1 is to reach host2, which has answered host1 before it is lost, or never hears of it. */
+START_TEST(a_host_that_cannot_reach_others_is_replaced)
+{
+    struct proc p;
+    start_sshds();
+    silence(1);
+    head(&p, 0,
+         "--ssh_tree 1 --verbose --start_timeout 5 --nnodes 2:3 -H host[0-2] "
+         "%%W env WORLD_SIZE");
+    expect_end(&p, 0);
+    expect_text(p.err, "host1: does not answer within 5 s");
+    expect_text(p.err, "host2: reached by ssh");
+    ck_assert_int_eq(count_text(p.out, "WORLD_SIZE=2\n"), 2);
+    end_test(&p);
+}
+END_TEST
+
+START_TEST(hosts_are_lost_with_the_one_that_reaches_them)
+{
+    struct proc p;
+    start_sshds();
+    head(&p, 0,
+         "--ssh_tree 1 --verbose --nnodes 1:3 --max_restarts 2 -H host[0-2] "
+         "%%W append %%T/up wait %%T/go env WORLD_SIZE");
+    lines_of(tmppath("up"), 3);
+    proc_expect_err(&p, "host2: reached by ssh through host1", 20);
+    ck_assert_int_gt(netns_kill(1, "dl-host", SIGKILL), 0);
+    proc_expect_err(&p, "host1: the connection is lost", 30);
+    proc_expect_err(&p, "host2: the connection is lost: the host that reached it, host1, is gone",
+                    30);
+    for (int host = 1; host < SOME; host++)
+        wait_until(host_is_idle, &host, 20, test_text("host%d is clean", host));
+    write_file(tmppath("go"), "");
+    expect_end(&p, 0);
+    expect_text(p.out, "WORLD_SIZE=1\n");
+    end_test(&p);
+}
+END_TEST
+
+/* The launcher of host1 ends, but host1 stays as long as host2 has something to do. */
+START_TEST(a_host_that_has_ended_still_reaches_others)
+{
+    struct proc p;
+    start_sshds();
+    head(&p, 0,
+         "--ssh_tree 1 --nnodes 2:3 --max_restarts 1 -H host[0-2] "
+         "%%W append %%T/up wait %%T/go spew 50000 a_line_of_a_worker_that_prints_much");
+    lines_of(tmppath("up"), 3);
+    ck_assert_int_gt(netns_kill(1, "dlaunch", SIGKILL), 0);
+    lines_of(tmppath("up"), 5);
+    write_file(tmppath("go"), "");
+    expect_end(&p, 0);
+    ck_assert_int_eq(count_text(p.out, "a_line_of_a_worker_that_prints_much\n"), 100000);
+    end_test(&p);
+}
+END_TEST
+
 /* ----------------------------------------------------------------------------------------- many */
 
 static char *all_hosts(const char *slots)
@@ -531,8 +605,8 @@ START_TEST(many_hosts_start)
     if (by_daemon())
         printf("%d hosts, by daemons: all workers run after %.2f s\n", g_hosts, took);
     else
-        printf("%d hosts, by ssh: all workers run after %.2f s; a bare ssh to each takes %.2f s\n",
-               g_hosts, took, ssh);
+        printf("%d hosts, by %s: all workers run after %.2f s; a bare ssh to each takes %.2f s\n",
+               g_hosts, way(), took, ssh);
     if (getenv("SSH_BARS"))
         ck_assert_double_lt(took, ssh + 1);
     proc_kill(&p, SIGTERM);
@@ -583,7 +657,7 @@ START_TEST(many_killed_heads_leave_nothing)
     bool kept = _i;
     int trials = number_from_env(kept || by_daemon() ? "SSH_TRIALS" : "SSH_LOGINS", 5);
     double worst = 0, sum = 0;
-    if (kept && by_daemon())
+    if (trials == 0 || (kept && by_daemon()))
         return;
     start_sshds();
     if (kept)
@@ -610,11 +684,8 @@ START_TEST(many_killed_heads_leave_nothing)
         worst = fmax(worst, since(from));
         proc_fini(&p);
     }
-    printf("%d hosts, by %s, head killed %d times: clean after %.2f s, %.2f s at most\n", g_hosts,
-           by_daemon() ? "daemons"
-           : kept      ? "ssh with kept logins"
-                       : "ssh",
-           trials, sum / trials, worst);
+    printf("%d hosts, by %s%s, head killed %d times: clean after %.2f s, %.2f s at most\n", g_hosts,
+           way(), kept ? " with kept logins" : "", trials, sum / trials, worst);
     if (getenv("SSH_BARS"))
         ck_assert_double_lt(worst, 1);
     for (int i = 0; i < g_hosts; i++)
@@ -632,8 +703,7 @@ START_TEST(one_bad_host_of_many_is_named)
     head(&p, 0, "--start_timeout 10 --nnodes 1:%d -H %s %%W append %%T/up pause", g_hosts,
          all_hosts(""));
     proc_expect_err(&p, test_text("host%d: does not answer within 10 s", g_hosts - 1), 100);
-    printf("%d hosts, by %s: the bad one is named after %.2f s\n", g_hosts,
-           by_daemon() ? "daemons" : "ssh", since(from));
+    printf("%d hosts, by %s: the bad one is named after %.2f s\n", g_hosts, way(), since(from));
     lines_of(tmppath("up"), 1);
     proc_kill(&p, SIGTERM);
     expect_status(&p, 128 + SIGTERM, 120);
@@ -644,7 +714,7 @@ END_TEST
 
 static Suite *suite(void)
 {
-    Suite *s = suite_create(by_daemon() ? "daemons" : "ssh");
+    Suite *s = suite_create(way());
     if (!netns_available())
         return s;
     if (!by_daemon() && access("/usr/sbin/sshd", X_OK) < 0) {
@@ -673,6 +743,13 @@ static Suite *suite(void)
     tcase_add_test(t, a_silent_host_is_named);
     tcase_add_test(t, a_host_that_refuses_is_tried_again);
     tcase_add_loop_test(t, a_host_that_cannot_run_it_is_named, 0, ARRAY_LEN(wrong));
+    if (start_is("tree")) {
+        t = test_case(s, "tree", 150);
+        tcase_add_checked_fixture(t, setup, netns_teardown);
+        tcase_add_test(t, a_host_that_cannot_reach_others_is_replaced);
+        tcase_add_test(t, hosts_are_lost_with_the_one_that_reaches_them);
+        tcase_add_test(t, a_host_that_has_ended_still_reaches_others);
+    }
     t = test_case(s, "many start", 600);
     tcase_add_checked_fixture(t, setup_many, netns_teardown);
     tcase_add_test(t, many_hosts_start);

@@ -71,7 +71,8 @@ struct fold *fold_new(struct console *c, int nworkers)
 {
     struct fold *f = xcalloc(1, sizeof(*f));
     f->console = c;
-    f->nworkers = f->nshown = nworkers;
+    f->nworkers = nworkers;
+    f->nshown = nworkers;
     f->hidden = xcalloc((size_t)nworkers, sizeof(*f->hidden));
     f->words = ((size_t)nworkers + 63) / 64;
     f->ranks = xcalloc((size_t)nworkers, sizeof(*f->ranks));

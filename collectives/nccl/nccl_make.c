@@ -353,7 +353,8 @@ static struct nccl *adopt(struct nccl *n, int status, struct coll_call *call, in
         *code = 0;
         log_verbose("rank %d: NCCL on device %d, %s mode", n->comm->rank, n->device,
                     n->blocking ? "blocking" : "non-blocking");
-        return n->comm->nccl = n;
+        n->comm->nccl = n;
+        return n;
     }
     *code = nccl_fail(n, status, call);
     n->comm->nccl = n;

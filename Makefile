@@ -226,7 +226,7 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TESTLIB) $(DLAUNCH_OBJ) $(call obj,$(
 
 # Fixtures, each linked into the tests that use it; their short names are a test program's own.
 unit_tests = $(patsubst %,$(BUILD)/tests/unit/test_%,$(1))
-$(call unit_tests,stdio stdio_console stdio_files stdio_fold stdio_lines stdio_terminal): $(call obj,tests/lib/pump.c)
+$(call unit_tests,stdio stdio_console stdio_files stdio_fold stdio_job stdio_lines stdio_terminal): $(call obj,tests/lib/pump.c)
 $(call unit_tests,auth rdzv_file rdzv_net rdzv_port tree): $(call obj,tests/lib/rdzv_nodes.c)
 $(call unit_tests,member_contact member_state): $(call obj,tests/lib/member_script.c)
 $(call unit_tests,rdzv_elastic rdzv_election rdzv_failures rdzv_rounds rdzv_state): $(call obj,tests/lib/rdzv_script.c)
@@ -234,7 +234,7 @@ $(INTEGRATION) $(MULTIHOST): $(call obj,tests/integration/job.c) | $(BUILD)/dlau
 $(BUILD)/tests/integration/test_api: $(BUILD)/libdlaunch.so
 $(BUILD)/tests/integration/test_api: private LIBS += -Wl,-rpath,'$$ORIGIN/../..'
 $(MULTIHOST): $(call obj,tests/multihost/hosts.c)
-$(patsubst %,$(BUILD)/tests/integration/test_%,elastic failover heartbeats): $(call obj,tests/integration/elastic_nodes.c)
+$(patsubst %,$(BUILD)/tests/integration/test_%,console elastic failover heartbeats): $(call obj,tests/integration/elastic_nodes.c)
 
 # The simulator of the rendezvous is more than one file.
 SIM_OBJ := $(call obj,$(wildcard tests/sim/*.c))

@@ -1153,6 +1153,15 @@ static void on_warm_settled(void *arg)
         start_workers(a);
 }
 
+/* How many workers of all nodes --ranks lets through. */
+static int ranks_shown(const struct job_spec *job, int world_size)
+{
+    int n = 0;
+    for (int i = 0; i < world_size; i++)
+        n += !job->ranks || parse_has(job->ranks, i);
+    return n;
+}
+
 static void on_run(void *arg, const struct rank_table *table, int group_rank)
 {
     struct agent *a = arg;
@@ -1179,6 +1188,8 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     attempts_begin(&a->attempts, table, group_rank,
                    a->log_dir.run[0] && !a->log_dir.flat ? a->log_dir.attempt : "", wall_ns());
     stdio_set_filtered_dir(a->pump, a->log_dir.run[0] ? a->log_dir.attempt : NULL);
+    if (a->job->job_console)
+        stdio_begin_job(a->pump, ranks_shown(a->job, a->world_size));
     if (warm_pool_await(a->warm_pool))
         log_verbose("the first workers wait for a warm interpreter");
     else
@@ -2470,6 +2481,32 @@ static void on_output_trouble(void *arg, const char *text, bool shown)
         a->cb.on_unseen(a->cb.arg, text);
 }
 
+/* The output of this node's workers goes to the console of the job, */
+static void on_output(void *arg, struct buf *records)
+{
+    struct agent *a = arg;
+    rdzv_output(a->rdzv, records);
+}
+
+static void on_output_taken(void *arg, size_t n)
+{
+    struct agent *a = arg;
+    stdio_job_was_taken(a->pump, n);
+}
+
+/* which may be the one of this node. */
+static bool on_job_output(void *arg, const void *records, size_t n)
+{
+    struct agent *a = arg;
+    return stdio_show_job(a->pump, records, n);
+}
+
+static void on_output_room(void *arg)
+{
+    struct agent *a = arg;
+    rdzv_output_room(a->rdzv);
+}
+
 static int open_parts(struct agent *a, struct err *e)
 {
     const struct job_spec *job = a->job;
@@ -2478,10 +2515,13 @@ static int open_parts(struct agent *a, struct err *e)
         .console_err = STDERR_FILENO,
         .nworkers = job->nproc,
         .fold = job->fold,
+        .job = job->job_console,
         .dup_stdout = job->dup_stdout,
         .dup_stderr = job->dup_stderr,
         .on_drained = on_drained,
         .on_trouble = on_output_trouble,
+        .on_output = on_output,
+        .on_room = on_output_room,
         .arg = a,
     };
     const struct reaper_callbacks reaper = {
@@ -2641,6 +2681,8 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         .on_fence = on_fence,
         .on_request = on_request,
         .on_answer = on_answer,
+        .on_output = on_job_output,
+        .on_output_taken = on_output_taken,
         .merge = merge_answers,
         .on_gathered = on_gathered,
         .on_finish = on_finish,
@@ -2707,6 +2749,8 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
     struct rdzv_callbacks of_rdzv = callbacks;
     of_rdzv.arg = a;
     of_rdzv.events = &a->log;
+    if (!job->job_console)
+        of_rdzv.on_output = NULL;
     if (r == 0)
         r = open_events(a, e);
     if (r < 0 || (r = rdzv_open(&a->rdzv, loop, &job->rdzv, &of_rdzv, e)) < 0) {

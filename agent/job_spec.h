@@ -110,6 +110,7 @@ struct job_spec {
     const bool *show;         /* --local_ranks_filter: whether it reaches the console */
     const char *ranks;        /* --ranks: the global ranks that do; NULL: all */
     enum fold_mode fold;      /* --fold */
+    bool job_console;         /* --console job, and there may be several nodes */
     char **dup_stdout, **dup_stderr; /* substrings; matching lines are copied to filtered_*.log */
     const char *prefix_template;     /* of teed lines; NULL: "[${role_name}${local_rank}]:" */
     const char *report_path;         /* --report FILE; NULL: none */

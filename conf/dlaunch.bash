@@ -21,15 +21,16 @@ _dlaunch() {
         --monitor_interval --mpir --timeout --end_time --end_warning --requeue
         --hang_after --on_hang --slow_ranks --shutdown_timeout
         --signals_to_handle --isolate --log_dir --redirects --tee
-        --local_ranks_filter --ranks --fold --duplicate_stdout_filters
-        --duplicate_stderr_filters --log_line_prefix_template --report --events
-        --ledger --checkpoint_mark --timeline --progress_file --pod_message
-        --metrics --metrics_file --log_file --log_time --log_format --quiet
-        --verbose --event_log_handler --logs_specs --bind --numa_binding
-        --gpu_check --gpu_memory_wait --doctor --output --preflight
-        --check_command --check_timeout --daemon --pid_file --conf
-        --print_config --print_binding --dry_run --print_sbatch
-        --print_completion --print_options --version --help'
+        --local_ranks_filter --ranks --console --fold
+        --duplicate_stdout_filters --duplicate_stderr_filters
+        --log_line_prefix_template --report --events --ledger --checkpoint_mark
+        --timeline --progress_file --pod_message --metrics --metrics_file
+        --log_file --log_time --log_format --quiet --verbose
+        --event_log_handler --logs_specs --bind --numa_binding --gpu_check
+        --gpu_memory_wait --doctor --output --preflight --check_command
+        --check_timeout --daemon --pid_file --conf --print_config
+        --print_binding --dry_run --print_sbatch --print_completion
+        --print_options --version --help'
     local flags='
         --elastic --standalone --no_detect --oversubscribe --bcast --serve
         --from_head --rdzv_only --insecure --new_token --module --no_python
@@ -81,6 +82,7 @@ _dlaunch() {
     --warm) words='auto off' ;;
     --on_hang) words='report restart end' ;;
     --isolate) words='auto none pidns' ;;
+    --console) words='node job' ;;
     --fold) words='auto on off' ;;
     --log_time) words='auto always never' ;;
     --log_format) words='text json' ;;

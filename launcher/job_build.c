@@ -769,6 +769,11 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
     spec->fold = (enum fold_mode)enum_of(o, OPT_fold, fold_words, ARRAY_LEN(fold_words));
     if (o->torchrun && !opt_given(o, OPT_fold))
         spec->fold = FOLD_OFF;
+    if (strcmp(opt_text(o, OPT_console), "job") == 0) {
+        spec->job_console = spec->rdzv.max_nodes + spec->rdzv.spares > 1;
+        if (spec->fold == FOLD_AUTO || !opt_given(o, OPT_fold))
+            spec->fold = FOLD_ON;
+    }
     spec->redirects = redirects;
     spec->tee = tee;
     spec->show = show;

@@ -48,7 +48,8 @@ struct caller {
     bool wants_events;     /* it was sent those of the job before number events_at */
     bool asked_for_events;
     uint64_t events_at;
-    bool gathers; /* it waits for the result of the all-gather */
+    bool gathers;    /* it waits for the result of the all-gather */
+    uint64_t output; /* number of its newest output of which it has to be told; 0: none */
     /* In the tree of this round: */
     struct generation branch;
     bool below;                    /* another node is its parent, */
@@ -90,6 +91,7 @@ struct coordinator {
     bool events_due;       /* callers may have to be asked for events, or to be sent some */
     struct allgather allgather;
     struct shared_buf *gathered; /* the newest result of the round; NULL: none */
+    struct map output;           /* node id -> number of its newest output */
     struct map addrs; /* of the round's other nodes, as its table says and as they call from */
     struct generation addrs_gen; /* that round */
     struct round_tree tree;
@@ -577,6 +579,51 @@ static void on_gather(struct caller *k, struct rd *body)
     }
 }
 
+/* --------------------------------------------------------------------------- the job's console */
+
+static void tell_shown(struct caller *k, uint64_t number, bool here)
+{
+    const struct rdzv_shown m = {number, here};
+    struct buf b = BUF_INIT;
+    rdzv_put_shown(&b, &m);
+    link_send_buf(k->link, &b);
+}
+
+/* What a node could not know to have arrived comes once more, on another connection. */
+static void on_output(struct caller *k, struct rd *body)
+{
+    struct coordinator *c = k->coordinator;
+    struct rd output;
+    uint64_t number;
+    bool room = true;
+    if (!rdzv_get_output(body, &number, &output)) {
+        coordinator_drop(k, "malformed message");
+        return;
+    }
+    if (!c->events.on_output) {
+        tell_shown(k, number, false);
+        return;
+    }
+    void **newest = map_put(&c->output, k->id.b, sizeof(k->id.b));
+    if (newest && (uintptr_t)*newest < number) {
+        *newest = (void *)(uintptr_t)number;
+        room = c->events.on_output(c->events.arg, output.p, (size_t)(output.end - output.p));
+    }
+    if (room)
+        tell_shown(k, number, true);
+    k->output = room ? 0 : number;
+}
+
+void coordinator_output_room(struct coordinator *c)
+{
+    for (uint32_t i = 0; i < c->ncallers; i++) {
+        struct caller *k = c->callers[i];
+        if (k->link && k->output)
+            tell_shown(k, k->output, true);
+        k->output = 0;
+    }
+}
+
 /* ------------------------------------------------------------------------------------- the tree */
 
 static void round_tree_clear(struct round_tree *t)
@@ -717,6 +764,8 @@ static void coordinator_on_frame(struct link *l, uint8_t type, struct rd body)
         on_answer(k, type, body);
     else if (k->said_hello && type == RDZV_MSG_DIRECT)
         on_direct(k, &body);
+    else if (k->said_hello && type == RDZV_MSG_OUTPUT)
+        on_output(k, &body);
     else if (k->said_hello && type == RDZV_MSG_STATUS && rdzv_get_status(&body, &st))
         rdzv_state_status(k->coordinator->state, k->slot, &st, uv_hrtime());
     else
@@ -1033,6 +1082,7 @@ struct coordinator *coordinator_new(struct link_hub *hub, struct beats *beats,
     c->free_slot = NO_SLOT;
     c->timer_at = UINT64_MAX;
     map_init(&c->addrs);
+    map_init(&c->output);
     c->tree.host = -1;
     uvx_scope_init(&c->scope, hub->loop);
     uv_timer_init(hub->loop, &c->timer);
@@ -1105,6 +1155,7 @@ static void free_coordinator(void *arg)
         free(c->callers[i]);
     free(c->callers);
     map_fini(&c->addrs, NULL);
+    map_fini(&c->output, NULL);
     round_tree_clear(&c->tree);
     pending_fini(&c->pending);
     broadcast_fini(&c->broadcast);

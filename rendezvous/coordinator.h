@@ -25,6 +25,8 @@ struct coordinator_events {
      * begun a round itself, so that there are two jobs. Otherwise it is given up: the owner calls
      * coordinator_dismiss(). */
     void (*on_elsewhere)(void *arg, const struct netaddr *there, bool begun);
+    /* rdzv_callbacks.on_output. NULL: this launcher shows no other node's output. */
+    bool (*on_output)(void *arg, const void *output, size_t n);
 };
 
 /* Borrows the hub, the beats (NULL: of a job of one node), and the strings of the rules. host, pid:
@@ -59,6 +61,9 @@ void coordinator_look_at_beats(struct coordinator *c);
 
 /* The log has changed; then link_hub_wake(). */
 void coordinator_events_changed(struct coordinator *c);
+
+/* on_output may be called again. */
+void coordinator_output_room(struct coordinator *c);
 
 /* Does what is due; to be called before the hub flushes. */
 void coordinator_advance(struct coordinator *c);

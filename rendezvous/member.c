@@ -18,6 +18,7 @@
 #include "core/uvx.h"
 #include "rendezvous/rules/text.h"
 #include "rendezvous/wire/endpoint.h"
+#include "rendezvous/wire/outbox.h"
 
 struct member {
     struct link_hub *hub;
@@ -50,6 +51,8 @@ struct member {
         bool begun, sent;      /* sent: on this link */
         struct buf value;
     } gather;
+    struct outbox outbox;
+    bool shows_own; /* the coordinator takes no output: it is shown here */
     uint32_t dead_ms;
     struct rdzv_callbacks callbacks;
     struct member_events events;
@@ -139,6 +142,7 @@ static void lose_link(struct member *m, enum rdzv_end how, const char *why)
     end_beats(m);
     m->link = NULL;
     buf_fini(&m->held);
+    outbox_again(&m->outbox);
     member_state_disconnected(m->state, how, why, uv_hrtime());
     link_hub_wake(m->hub);
 }
@@ -331,6 +335,43 @@ static void release_view(struct member *m)
     buf_fini(&held);
 }
 
+/* ------------------------------------------------------------------------- the job's console */
+
+void member_output(struct member *m, struct buf *output)
+{
+    outbox_add(&m->outbox, output);
+    link_hub_wake(m->hub);
+}
+
+/* What has not been sent is shown on the console of this node. */
+static void show_here(struct member *m)
+{
+    for (struct buf b; (b = outbox_take(&m->outbox)).len; buf_fini(&b)) {
+        m->callbacks.on_output(m->callbacks.arg, b.data, b.len);
+        m->callbacks.on_output_taken(m->callbacks.arg, b.len);
+    }
+}
+
+static void on_shown(struct member *m, const struct rdzv_shown *s)
+{
+    if (s->here) {
+        size_t n = outbox_taken(&m->outbox, s->number);
+        if (n)
+            m->callbacks.on_output_taken(m->callbacks.arg, n);
+    } else if (!m->shows_own) {
+        m->shows_own = true;
+        outbox_again(&m->outbox);
+    }
+}
+
+static void send_output(struct member *m, bool all)
+{
+    if (m->shows_own)
+        show_here(m);
+    else if (m->link && m->said_hello)
+        outbox_send(&m->outbox, m->link, all);
+}
+
 /* ----------------------------------------------------------------------------------- all-gather */
 
 void member_gather(struct member *m, const void *value, size_t len)
@@ -393,6 +434,7 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
     struct rdzv_gathered gathered;
     struct rdzv_answers answers;
     struct rdzv_branch place;
+    struct rdzv_shown shown;
     if (type == RDZV_MSG_REFUSE && rdzv_get_refusal(body, &refusal)) {
         member_state_refused(m->state, &refusal, now);
     } else if (m->other_version) {
@@ -426,6 +468,8 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
         member_on_answers(m, &answers);
     } else if (type == RDZV_MSG_BRANCH && m->branch && rdzv_get_branch(body, &place)) {
         on_branch(m, &place);
+    } else if (type == RDZV_MSG_SHOWN && rdzv_get_shown(body, &shown)) {
+        on_shown(m, &shown);
     } else if (type == RDZV_MSG_TOLD && m->branch) {
         return branch_pass(m->branch, type, *body);
     } else {
@@ -508,7 +552,7 @@ void member_attach(struct member *m, int fd, bool local, struct auth *auth)
     if (auth)
         link_auth(m->link, auth);
     m->other_version = m->comes_back = m->said_hello = m->asked_for_events = false;
-    m->gather.sent = false;
+    m->gather.sent = m->shows_own = false;
     m->events_at = 0;
     link_set_frame_max(m->link, RDZV_FRAME_MAX);
     member_state_connected(m->state, uv_hrtime());
@@ -546,6 +590,7 @@ static void act(struct member *m, const struct member_action *a)
         break;
     case MEMBER_ACT_STATUS:
         member_exchange_events(m); /* what led to the status comes before it */
+        send_output(m, a->status->phase != MEMBER_RUNNING); /* and what the workers printed */
         rdzv_put_status(&b, a->status);
         link_send_buf(m->link, &b);
         break;
@@ -559,12 +604,15 @@ static void act(struct member *m, const struct member_action *a)
             link_close(m->link);
         m->link = NULL;
         buf_fini(&m->held);
+        if (a->reset)
+            outbox_again(&m->outbox);
         break;
     case MEMBER_ACT_PREPARE:
         cb->on_prepare(cb->arg, a->gen, a->group_rank, a->nnodes);
         break;
     case MEMBER_ACT_RUN:
         reset_gather(m, a->table->gen, a->group_rank);
+        outbox_set_nodes(&m->outbox, a->table->nnodes);
         cb->on_run(cb->arg, a->table, a->group_rank);
         break;
     case MEMBER_ACT_RESPAWN:
@@ -585,6 +633,7 @@ static void act(struct member *m, const struct member_action *a)
     case MEMBER_ACT_FINISH:
         if (m->beats)
             beats_rest(m->beats);
+        show_here(m);
         cb->on_finish(cb->arg, a->result);
         break;
     }
@@ -620,6 +669,7 @@ void member_advance(struct member *m)
         return;
     member_exchange_events(m);
     send_gather(m);
+    send_output(m, false);
     member_set_timer(m, uv_hrtime());
     if (member_state_wants_link(m->state) && !m->link && !m->wanted) {
         m->wanted = true;
@@ -642,6 +692,7 @@ struct member *member_new(struct link_hub *hub, struct beats *beats,
     m->coordinator = rules->coordinator;
     m->callbacks = *callbacks;
     m->events = *events;
+    outbox_init(&m->outbox);
     m->timer_at = UINT64_MAX;
     m->dead_ms = (uint32_t)(rules->dead_ns / 1000000);
     m->state = member_state_new(rules, uv_hrtime());
@@ -672,6 +723,7 @@ static void free_member(void *arg)
     buf_fini(&m->gather.value);
     branch_free(m->branch);
     buf_fini(&m->held);
+    outbox_fini(&m->outbox);
     free(m);
     on_closed(on_closed_arg);
 }

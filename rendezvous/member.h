@@ -49,6 +49,9 @@ struct branch *member_branch(struct member *m);
 bool member_request(struct member *m, const struct rdzv_request *request);
 void member_answer(struct member *m, const struct rdzv_answer *answer);
 
+/* rdzv_output(). */
+void member_output(struct member *m, struct buf *output);
+
 /* Begins an all-gather over the nodes of the round that runs; on_gathered brings the values. One at
  * a time. Borrows for the call. */
 void member_gather(struct member *m, const void *value, size_t len);

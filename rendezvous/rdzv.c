@@ -75,8 +75,10 @@ struct rdzv {
     struct rdzv_config config;
     struct uvx_scope scope;
     struct link_hub hub;
-    struct beats *beats;      /* NULL: one node */
-    struct event_log *events; /* NULL: none is kept */
+    struct beats *beats;                                        /* NULL: one node */
+    struct event_log *events;                                   /* NULL: none is kept */
+    bool (*on_output)(void *arg, const void *output, size_t n); /* of the callbacks; NULL */
+    void *on_output_arg;
     struct beat_call *beat_call;
     struct member *member;
     struct coordinator *coordinator; /* NULL, like the next two, if this process does not host it */
@@ -228,6 +230,12 @@ static void on_relay(void *arg, struct link *l)
 {
     struct rdzv *r = arg;
     relay_adopt(r->relay, l);
+}
+
+static bool show_output(void *arg, const void *output, size_t n)
+{
+    struct rdzv *r = arg;
+    return r->on_output(r->on_output_arg, output, n);
 }
 
 static bool serve_store(void *arg, int fd)
@@ -390,7 +398,8 @@ static void make_coordinator(struct rdzv *r, const struct rdzv_electorate *elect
                                               on_coordinator_finished,
                                               on_wrong_key,
                                               r->relay ? on_relay : NULL,
-                                              redirect_received};
+                                              redirect_received,
+                                              r->on_output ? show_output : NULL};
     r->coordinator = coordinator_new(&r->hub, r->beats, &rules, c->host, (int)getpid(), electorate,
                                      &events, r->events);
     keep_after(r, 0);
@@ -1011,6 +1020,8 @@ int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *conf
     uvx_own(&r->scope, &r->keep);
     link_hub_init(&r->hub, loop, advance, r);
     r->events = callbacks->events;
+    r->on_output = callbacks->on_output;
+    r->on_output_arg = callbacks->arg;
     make_member(r, callbacks);
     const struct relay_config relay = {&r->hub, auth,        config->run_id, config->nproc,
                                        r,       serve_store, whereabouts};
@@ -1081,6 +1092,18 @@ void rdzv_answer(struct rdzv *r, const struct rdzv_answer *answer)
 void rdzv_gather(struct rdzv *r, const void *value, size_t len)
 {
     member_gather(r->member, value, len);
+}
+
+void rdzv_output(struct rdzv *r, struct buf *output)
+{
+    member_output(r->member, output);
+}
+
+void rdzv_output_room(struct rdzv *r)
+{
+    if (r->coordinator)
+        coordinator_output_room(r->coordinator);
+    link_hub_wake(&r->hub);
 }
 
 void rdzv_events_changed(struct rdzv *r)

@@ -28,6 +28,7 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "core/bytes.h"
 #include "core/err.h"
 #include "rendezvous/discovery/rdzv_config.h"
 #include "rendezvous/rdzv_callbacks.h"
@@ -75,6 +76,13 @@ void rdzv_answer(struct rdzv *r, const struct rdzv_answer *answer);
  * on_gathered brings the values, unless the round ends before. One at a time. Borrows for the call.
  */
 void rdzv_gather(struct rdzv *r, const void *value, size_t len);
+
+/* Output of this node's workers for the console of the job: on_output brings it on the node of the
+ * coordinator, once and in its order, before anything that this node says afterwards. Takes the
+ * content. */
+void rdzv_output(struct rdzv *r, struct buf *output);
+/* on_output may be called again. */
+void rdzv_output_room(struct rdzv *r);
 
 /* The log in the callbacks has changed. Cheap if nobody in the job wants events. */
 void rdzv_events_changed(struct rdzv *r);

@@ -2,6 +2,7 @@
 #ifndef RENDEZVOUS_RDZV_CALLBACKS_H
 #define RENDEZVOUS_RDZV_CALLBACKS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/bytes.h"
@@ -48,6 +49,12 @@ struct rdzv_callbacks {
      * bytes; checked, borrowed for the call. nnodes 0: together they are too large. May be NULL if
      * rdzv_gather() is not called. */
     void (*on_gathered)(void *arg, struct rd values, int nnodes);
+    /* What workers of some node have printed, given to rdzv_output() there, for the console of this
+     * node: it has the coordinator, or no coordinator takes its own output. False: no more until
+     * rdzv_output_room(), though it comes all the same if it must. NULL: none is shown here. */
+    bool (*on_output)(void *arg, const void *output, size_t n);
+    /* n bytes that were given to rdzv_output() are shown, or will be. May be NULL if nothing is. */
+    void (*on_output_taken)(void *arg, size_t n);
     /* Merges answers of several nodes on their way to the node that has asked. May be NULL. */
     merge_fn *merge;
     /* The job is over for this node. The result is borrowed until rdzv_close. */

@@ -58,8 +58,11 @@ static void pump_free(struct stdio_pump *p)
     free(p->buffers.room);
     free(p->buffers.prefixed);
     free(p->buffers.visible);
-    fold_free(p->fold[0]);
-    fold_free(p->fold[1]);
+    for (int i = 0; i < 2; i++) {
+        fold_free(p->fold[i]);
+        buf_fini(&p->folded[i].page);
+    }
+    stdio_job_free(p->job);
     free(p->workers);
     free(p);
 }
@@ -107,13 +110,40 @@ static void pass_trouble_on(struct stdio_pump *p)
     buf_fini(&b);
 }
 
+/* The thread shows the last pages itself. */
+static void pass_output_on(struct stdio_pump *p)
+{
+    struct buf page;
+    while (p->job && !p->closing && (page = stdio_job_next_page(p->job)).len)
+        p->opts.on_output(p->opts.arg, &page);
+}
+
+static void tell_room(struct stdio_pump *p)
+{
+    pthread_mutex_lock(&p->lock);
+    bool room = p->room;
+    p->room = false;
+    pthread_mutex_unlock(&p->lock);
+    if (room && !p->closing)
+        p->opts.on_room(p->opts.arg);
+}
+
+static void on_page(void *pump)
+{
+    struct stdio_pump *p = pump;
+    uv_async_send(&p->async);
+}
+
 static void on_async(uv_async_t *uv)
 {
     struct stdio_pump *p = container_of(uv, struct stdio_pump, async);
     bool ended;
     pass_trouble_on(p);
+    pass_output_on(p);
+    tell_room(p);
     for (struct worker *w; (w = take_news(p, &ended));) {
         w->drained = true;
+        pass_output_on(p); /* all of what the worker has printed comes first */
         if (p->opts.on_drained && !p->closing)
             p->opts.on_drained(p->opts.arg, w->local_rank);
     }
@@ -132,6 +162,18 @@ static void reserve_fds(struct stdio_pump *p, int n)
     int highest = limit.rlim_cur < (rlim_t)n ? (int)limit.rlim_cur - 1 : n;
     int fd = fcntl(p->wakefd, F_DUPFD_CLOEXEC, highest);
     close_fd(&fd);
+}
+
+static void make_job(struct stdio_pump *p)
+{
+    const struct stdio_job_opts job = {.route = {p->route[0], p->route[1]},
+                                       .buffers = &p->buffers,
+                                       .nworkers = p->opts.nworkers,
+                                       .fold = p->opts.fold != FOLD_OFF,
+                                       .arg = p,
+                                       .on_page = on_page,
+                                       .on_stream = stdio_pump_look_at_stream};
+    p->job = stdio_job_new(&job);
 }
 
 int stdio_pump_open(struct stdio_pump **out, uv_loop_t *loop, const struct stdio_pump_opts *opts,
@@ -159,15 +201,20 @@ int stdio_pump_open(struct stdio_pump **out, uv_loop_t *loop, const struct stdio
         p->route[1] = p->route[0];
     TAILQ_INIT(&p->held[0]);
     TAILQ_INIT(&p->held[1]);
+    TAILQ_INIT(&p->held_for_job);
     for (int i = 0; i < 2; i++)
         p->shows[i] = console_takes(p->route[i]);
     p->buffers.room = xmalloc(STREAM_BEFORE + STREAM_CHUNK);
     if (p->console[0].tty || p->console[1].tty)
         p->buffers.visible = xmalloc(STREAM_CHUNK);
-    for (int i = 0; i < 2 && opts->nworkers > 1 && opts->fold != FOLD_OFF; i++) {
+    if (opts->job)
+        make_job(p);
+    for (int i = 0; i < 2 && !p->job && opts->nworkers > 1 && opts->fold != FOLD_OFF; i++) {
         bool used = p->route[0] == &p->console[i] || p->route[1] == &p->console[i];
+        const struct fold_out show = {fold_console_show, &p->folded[i], FOLD_WINDOW_NS, false};
+        p->folded[i].console[0] = p->folded[i].console[1] = &p->console[i];
         if (used && (opts->fold == FOLD_ON || p->console[i].tty))
-            p->fold[i] = fold_new(&p->console[i], opts->nworkers);
+            p->fold[i] = fold_new(&show, opts->nworkers);
     }
     int rc = uv_async_init(loop, &p->async, on_async);
     if (rc < 0) {
@@ -206,6 +253,16 @@ void stdio_set_filtered_dir(struct stdio_pump *p, const char *dir)
     p->filter = f;
 }
 
+static struct console *stream_console(struct stdio_pump *p, bool is_err,
+                                      const struct stdio_route *route)
+{
+    if (!route->console)
+        return NULL;
+    if (p->job)
+        return stdio_job_console(p->job);
+    return p->shows[is_err] ? p->route[is_err] : NULL;
+}
+
 /* Makes one stream ready; *child is what the worker gets. */
 static int stream_open(struct stdio_pump *p, struct worker *w, bool is_err,
                        const struct stdio_route *route, int *child, struct err *e)
@@ -213,19 +270,21 @@ static int stream_open(struct stdio_pump *p, struct worker *w, bool is_err,
     struct stdio_stream *s = &w->stream[is_err];
     s->is_err = is_err;
     s->writer = w;
-    s->console = route->console && p->shows[is_err] ? p->route[is_err] : NULL;
+    s->console = stream_console(p, is_err, route);
     s->filter = route->filtered && w->filter && w->filter->match[is_err] ? w->filter : NULL;
     if (route->file) {
         int rc = logfile_open(&s->file, route->file, e);
         if (rc < 0)
             return rc;
     }
-    s->fold = s->console ? p->fold[s->console - p->console] : NULL;
+    if (s->console)
+        s->fold = p->job ? stdio_job_fold(p->job) : p->fold[s->console - p->console];
     char rank[24] = "";
-    if (s->fold && route->rank > 0)
+    if ((s->fold || p->job) && route->rank > 0)
         snprintf(rank, sizeof(rank), "[%d]: ", route->rank);
     s->label = stdio_label_new(route->rank, w->local_rank, route->prefix ? route->prefix : rank,
                                route->file);
+    s->label->is_err = is_err;
     s->source = (struct fold_source){.writer = w, .label = s->label};
     if (!is_err && !s->console && !s->filter && s->file.fd < 0) {
         *child = open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -311,6 +370,8 @@ int stdio_worker_open(struct stdio_pump *p, int local_rank, const struct stdio_r
         if (f)
             fold_expect(f, local_rank, w->stream[0].fold == f || w->stream[1].fold == f);
     }
+    if (p->job && stdio_job_fold(p->job))
+        fold_expect(stdio_job_fold(p->job), local_rank, w->stream[0].fold || w->stream[1].fold);
     enlist(p, w);
     *place = w;
     return 0;
@@ -359,6 +420,29 @@ uint64_t stdio_worker_last_ns(struct stdio_pump *p, int local_rank)
 {
     struct worker *w = worker_at(p, local_rank);
     return w ? atomic_load_explicit(&w->last_ns, memory_order_relaxed) : 0;
+}
+
+bool stdio_show_job(struct stdio_pump *p, const void *records, size_t n)
+{
+    if (!p || !p->job || p->closing)
+        return true;
+    bool room = stdio_job_add(p->job, records, n);
+    pump_wake(p);
+    return room;
+}
+
+void stdio_begin_job(struct stdio_pump *p, int nshown)
+{
+    if (!p->job || p->closing)
+        return;
+    stdio_job_begin(p->job, nshown);
+    pump_wake(p);
+}
+
+void stdio_job_was_taken(struct stdio_pump *p, size_t n)
+{
+    if (p && p->job && stdio_job_taken(p->job, n))
+        pump_wake(p);
 }
 
 void stdio_write_line(void *pump, const char *line, size_t len)

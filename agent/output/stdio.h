@@ -67,6 +67,14 @@ void stdio_set_filtered_dir(struct stdio_pump *p, const char *dir);
 /* One finished line of dlaunch's own, for log_set_writer(); any thread. */
 void stdio_write_line(void *pump, const char *line, size_t len);
 
+/* With opts.job. Output of this or another node, for the consoles of this one: they are the job's.
+ * False: they have enough until on_room() is called; what came is kept all the same. */
+bool stdio_show_job(struct stdio_pump *p, const void *records, size_t n);
+/* A round begins in which the output of so many workers is shown, over all nodes. */
+void stdio_begin_job(struct stdio_pump *p, int nshown);
+/* n more bytes of on_output()'s are shown, or will be. */
+void stdio_job_was_taken(struct stdio_pump *p, size_t n);
+
 /* Begins the end. The thread writes out what is still kept for the console, then the last words, as
  * long as a reader takes it: a slow one (a pager, a stopped terminal) gets the time that it needs.
  * Then the pump is freed and end->on_closed called. on_drained is not called any more;

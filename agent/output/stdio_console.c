@@ -94,11 +94,15 @@ static bool waits(const struct console *c)
 
 bool console_full(const struct console *c)
 {
+    if (c->kind == CONSOLE_JOB)
+        return c->job->kept(c->job->arg) >= STDIO_CONSOLE_BACKLOG;
     return backlog_size(c) >= STDIO_CONSOLE_BACKLOG && waits(c);
 }
 
 bool console_has_room(const struct console *c)
 {
+    if (c->kind == CONSOLE_JOB)
+        return c->job->kept(c->job->arg) <= STDIO_CONSOLE_BACKLOG / 2;
     return backlog_size(c) <= STDIO_CONSOLE_BACKLOG / 2 || !waits(c);
 }
 
@@ -491,6 +495,12 @@ void console_put(struct console *c, const void *writer, struct stdio_label *who,
 {
     if (n == 0 || !console_takes(c))
         return;
+    if (c->kind == CONSOLE_JOB) {
+        c->job->put(c->job->arg, who, data, n);
+        c->tail_byte = ((const uint8_t *)data)[n - 1];
+        c->writer = writer;
+        return;
+    }
     if (c->coloured && c->writer != writer)
         reset_colour(c, now_ns);
     if (c->tail_byte != '\n' && c->writer != writer && console_takes(c))

@@ -39,7 +39,14 @@ enum console_kind {
     CONSOLE_STREAM, /* does not block: opened anew, or found so */
     CONSOLE_SOCKET,
     CONSOLE_BLOCKING, /* asked before each write */
+    CONSOLE_JOB,      /* of the job: another node shows what is put there */
     CONSOLE_DEAD,
+};
+
+struct console_job {
+    void (*put)(void *arg, const struct stdio_label *who, const void *data, size_t n);
+    size_t (*kept)(void *arg); /* bytes that are not shown yet */
+    void *arg;
 };
 
 struct console_record; /* a stretch of the backlog that one stream wrote */
@@ -53,6 +60,8 @@ struct console {
     const char *name; /* "standard output" */
     int error;        /* why it is dead, or why it takes nothing now (ENOSPC); 0 */
     uint64_t retry_ns;
+
+    const struct console_job *job; /* of a CONSOLE_JOB, which of the rest has writer, tail_byte */
 
     int epfd;
     void *tag;    /* for epoll */
@@ -89,6 +98,12 @@ bool console_same(int fd_a, int fd_b);
 static inline bool console_takes(const struct console *c)
 {
     return c->kind != CONSOLE_NULL && c->kind != CONSOLE_DEAD;
+}
+
+/* Whether unfinished lines go there, a while after their beginning. */
+static inline bool console_wants_partials(const struct console *c)
+{
+    return c->tty || c->kind == CONSOLE_JOB;
 }
 
 /* Ends a colour that is still on. */

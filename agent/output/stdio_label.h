@@ -9,6 +9,7 @@
 struct stdio_label {
     unsigned refs;
     int rank, local_rank;
+    bool is_err; /* of a worker's standard error */
     size_t prefix_len;
     char *prefix; /* "" none */
     char *file;   /* where all of it is kept, or "" */

@@ -4,6 +4,8 @@
 
 #include <stdbool.h>
 
+#include "core/bytes.h"
+
 #define STDIO_CONSOLE_BACKLOG                                                         \
     (4u << 20)                 /* bytes kept for a console that does not take them; a \
                                 * little more when its workers end */
@@ -25,6 +27,8 @@ struct stdio_pump_opts {
      * period, milliseconds at each doubling. */
     int nworkers;
     enum fold_mode fold; /* of lines that workers print alike; not below two workers */
+    /* One console shows the output of all nodes (stdio_job.h). */
+    bool job;
     /* Lines with one of these substrings are copied to the filtered files; NULL-terminated or NULL.
      * Borrowed until the pump is closed. */
     char *const *dup_stdout, *const *dup_stderr;
@@ -34,6 +38,11 @@ struct stdio_pump_opts {
     /* Called on the agent's loop with a text about output that cannot be written; `shown`: standard
      * error has taken it as well. NULL is allowed. */
     void (*on_trouble)(void *arg, const char *text, bool shown);
+    /* Called on the agent's loop if `job`: output for the job's console, in its order; takes the
+     * content. stdio_job_was_taken() follows. */
+    void (*on_output)(void *arg, struct buf *records);
+    /* Called on the agent's loop: stdio_show_job() has room again. */
+    void (*on_room)(void *arg);
     void *arg;
 };
 

@@ -82,6 +82,11 @@ static void update_waiting(struct stdio_pump *p, struct stdio_stream *s)
         p->partial_ns = due;
 }
 
+void stdio_pump_look_at_stream(void *pump, struct stdio_stream *s)
+{
+    update_waiting(pump, s);
+}
+
 static void show_partials(struct stdio_pump *p)
 {
     p->partial_ns = 0;
@@ -149,40 +154,49 @@ static void say_file_fails(struct stdio_pump *p, const struct stdio_stream *s)
                 err_text(own ? s->file.error : s->filter->file[s->is_err].error, why));
 }
 
+static struct held_streams *held_of(struct stdio_pump *p, const struct stdio_stream *s)
+{
+    return s->console->kind == CONSOLE_JOB ? &p->held_for_job : &p->held[s->console - p->console];
+}
+
 /* Whether the stream has to wait for its console: also behind streams that wait already, because it
  * would take the room before there is enough for all of them. */
-static bool has_to_wait(const struct stdio_pump *p, const struct stdio_stream *s)
+static bool has_to_wait(struct stdio_pump *p, const struct stdio_stream *s)
 {
-    return s->console &&
-           (console_full(s->console) || !TAILQ_EMPTY(&p->held[s->console - p->console]));
+    return s->console && (console_full(s->console) || !TAILQ_EMPTY(held_of(p, s)));
 }
 
 static void hold(struct stdio_pump *p, struct stdio_stream *s)
 {
     epoll_ctl(p->epfd, EPOLL_CTL_DEL, s->fd, NULL);
     s->held = true;
-    TAILQ_INSERT_TAIL(&p->held[s->console - p->console], s, held_link);
+    TAILQ_INSERT_TAIL(held_of(p, s), s, held_link);
 }
 
 static void unhold(struct stdio_pump *p, struct stdio_stream *s)
 {
     if (s->held)
-        TAILQ_REMOVE(&p->held[s->console - p->console], s, held_link);
+        TAILQ_REMOVE(held_of(p, s), s, held_link);
     s->held = false;
 }
 
 /* Releases streams in the order in which they were held, so that each worker gets its turn. */
+static void release(struct stdio_pump *p, struct held_streams *held)
+{
+    struct stdio_stream *s;
+    while ((s = TAILQ_FIRST(held)) && console_has_room(s->console)) {
+        struct epoll_event ev = {.events = EPOLLIN, .data.ptr = s};
+        if (epoll_ctl(p->epfd, EPOLL_CTL_ADD, s->fd, &ev) < 0)
+            break; /* out of memory: the next turn tries again */
+        unhold(p, s);
+    }
+}
+
 static void release_held(struct stdio_pump *p)
 {
-    for (int i = 0; i < 2; i++) {
-        struct stdio_stream *s;
-        while (console_has_room(&p->console[i]) && (s = TAILQ_FIRST(&p->held[i]))) {
-            struct epoll_event ev = {.events = EPOLLIN, .data.ptr = s};
-            if (epoll_ctl(p->epfd, EPOLL_CTL_ADD, s->fd, &ev) < 0)
-                break; /* out of memory: the next turn tries again */
-            unhold(p, s);
-        }
-    }
+    release(p, &p->held[0]);
+    release(p, &p->held[1]);
+    release(p, &p->held_for_job);
 }
 
 /* Removes the pipe from the set explicitly: a worker that is just being forked may hold a copy. */
@@ -219,9 +233,23 @@ static bool read_chunk(struct stdio_pump *p, struct stdio_stream *s)
     return true;
 }
 
+/* The job's console waits for no other worker of this node when the last one has ended: what the
+ * node holds goes out before the agent says that its workers have ended. */
+static void end_of_worker(struct stdio_pump *p, struct worker *w, int rank)
+{
+    console_forget(stdio_job_console(p->job), w);
+    stdio_job_forget(p->job, rank);
+    pthread_mutex_lock(&p->lock);
+    bool last = p->live == w && !w->next_live;
+    pthread_mutex_unlock(&p->lock);
+    if (last)
+        stdio_job_show_source(p->job, p->now_ns);
+}
+
 /* Everything is read: writes the last lines, closes the files and reports to the agent. */
 static void finish_worker(struct stdio_pump *p, struct worker *w)
 {
+    int rank = w->stream[0].label->rank;
     for (int i = 0; i < 2; i++) {
         struct stdio_stream *s = &w->stream[i];
         stop_waiting(p, s);
@@ -234,6 +262,8 @@ static void finish_worker(struct stdio_pump *p, struct worker *w)
     }
     console_forget(&p->console[0], w);
     console_forget(&p->console[1], w);
+    if (p->job)
+        end_of_worker(p, w, rank);
     stream_filter_unref(w->filter);
     w->filter = NULL;
     pthread_mutex_lock(&p->lock);
@@ -316,6 +346,17 @@ static void put_own_lines(struct stdio_pump *p, struct buf *lines, uint64_t lost
     buf_fini(lines);
 }
 
+/* What workers of all nodes have printed. */
+static void take_job_output(struct stdio_pump *p)
+{
+    if (!stdio_job_take(p->job, p->now_ns))
+        return;
+    pthread_mutex_lock(&p->lock);
+    p->room = true;
+    pthread_mutex_unlock(&p->lock);
+    uv_async_send(&p->async);
+}
+
 /* Carries out the orders of the other threads. Returns whether the pump is to be closed. */
 static bool take_orders(struct stdio_pump *p)
 {
@@ -337,6 +378,8 @@ static bool take_orders(struct stdio_pump *p)
     }
     p->woken = false;
     pthread_mutex_unlock(&p->lock);
+    if (p->job)
+        take_job_output(p);
     for (struct worker *next; orders; orders = next) {
         next = orders->next;
         drain_worker(p, orders);
@@ -391,6 +434,7 @@ static int pump_next_timeout(const struct stdio_pump *p)
                       p->drain_ns,
                       p->fold[0] ? fold_due_ns(p->fold[0]) : 0,
                       p->fold[1] ? fold_due_ns(p->fold[1]) : 0,
+                      p->job ? stdio_job_due_ns(p->job) : 0,
                       p->console[0].blocked ? p->console[0].retry_ns : 0,
                       p->console[1].blocked ? p->console[1].retry_ns : 0};
     uint64_t first = UINT64_MAX;
@@ -403,6 +447,8 @@ static int pump_next_timeout(const struct stdio_pump *p)
         if (!TAILQ_EMPTY(&p->held[i]) && console_has_room(&p->console[i]))
             most = HELD_MS; /* their pipes could not be added to the epoll set */
     }
+    if (!TAILQ_EMPTY(&p->held_for_job) && console_has_room(stdio_job_console(p->job)))
+        most = HELD_MS;
     if (first == UINT64_MAX)
         return most;
     uint64_t now = mono_ns();
@@ -432,7 +478,8 @@ static bool serve_events(struct stdio_pump *p)
             console_flush(c, p->now_ns);
     }
     release_held(p);
-    return woken || (p->own_lines_wait && !console_full(p->route[1]));
+    return woken || (p->own_lines_wait && !console_full(p->route[1])) ||
+           (p->job && stdio_job_waits(p->job));
 }
 
 static void sum_up_files(struct stdio_pump *p)
@@ -474,6 +521,8 @@ static void pump_finish(struct stdio_pump *p)
         if (p->fold[i])
             fold_show_all(p->fold[i], p->now_ns);
     }
+    if (p->job)
+        stdio_job_end(p->job, p->now_ns);
     sum_up_files(p);
     console_end(p->route[0], p->now_ns);
     console_end(p->route[1], p->now_ns);
@@ -523,6 +572,8 @@ void *stdio_pump_main(void *arg)
             if (p->fold[i])
                 fold_show(p->fold[i], p->now_ns);
         }
+        if (p->job)
+            stdio_job_show(p->job, p->now_ns);
         say_console_fails(p);
         if (closing)
             break;

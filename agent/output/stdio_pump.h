@@ -13,7 +13,9 @@
 #include <stdatomic.h>
 
 #include "agent/output/stdio_opts.h"
+#include "agent/output/fold_console.h"
 #include "agent/output/stdio_console.h"
+#include "agent/output/stdio_job.h"
 #include "agent/output/stdio_stream.h"
 #include "agent/output/stdio_tail.h"
 #include "core/bytes.h"
@@ -41,8 +43,9 @@ struct stdio_pump {
     int epfd, wakefd;
     pthread_t thread;
     struct stdio_pump_opts opts;
-    uv_async_t async; /* sent when `news` is not empty, or the thread has ended */
-    bool shows[2];    /* there is a console that takes stdout, stderr */
+    uv_async_t async;      /* sent when `news` is not empty, or the thread has ended */
+    bool shows[2];         /* there is a console that takes stdout, stderr */
+    struct stdio_job *job; /* NULL: each node has a console of its own */
 
     pthread_mutex_t lock;
     struct worker *live;             /* the thread's workers; it alone takes them out */
@@ -52,6 +55,7 @@ struct stdio_pump {
     uint64_t inbox_lost;             /* bytes that had no room */
     struct buf trouble; /* for on_trouble: 1 or 0 (shown), then the text with its NUL; repeated */
     bool closing, woken;
+    bool room;  /* the job's console has room again */
     bool ended; /* the thread ends */
 
     /* Set by the agent before `closing`; unchanged afterwards. */
@@ -67,8 +71,10 @@ struct stdio_pump {
     struct console console[2];
     struct console
         *route[2]; /* the consoles of stdout and stderr; equal if both lead to one place */
-    TAILQ_HEAD(, stdio_stream) held[2]; /* by console; the next to be read first */
-    struct fold *fold[2];               /* by console; NULL: its lines are not folded */
+    TAILQ_HEAD(held_streams, stdio_stream)
+    held[2], held_for_job; /* by console; the next to be read first */
+    struct fold *fold[2];  /* by console; NULL: its lines are not folded */
+    struct fold_console folded[2];
     struct stream_buffers buffers;
     struct stdio_stream *waiting; /* streams with text that is not shown yet */
     uint64_t partial_ns;          /* when to look through `waiting`; 0: empty */
@@ -87,6 +93,9 @@ struct stdio_pump {
 /* The thread; its argument is the pump. Returns when the pump is to be closed and the last words
  * are written. */
 void *stdio_pump_main(void *arg);
+
+/* The thread: a stream that is no worker's of this node has changed (stdio_job_opts.on_stream). */
+void stdio_pump_look_at_stream(void *pump, struct stdio_stream *s);
 
 void stream_filter_unref(struct stream_filter *f); /* any thread; NULL is allowed */
 

@@ -57,7 +57,7 @@ static void print(struct stdio_stream *s, struct stream_buffers *b, const uint8_
 {
     if (len == 0)
         return;
-    if (s->label->prefix_len)
+    if (s->label->prefix_len && s->console->kind != CONSOLE_JOB)
         put_prefixed(s, b, p, len, now_ns);
     else
         stream_put(s, p, len, now_ns);
@@ -129,7 +129,7 @@ static void stream_fold(struct stdio_stream *s, struct stream_buffers *b, const 
  * character does not go to a terminal without its rest. */
 static size_t whole_units(const struct stdio_stream *s)
 {
-    if (!s->console || !s->console->tty)
+    if (!s->console || !console_wants_partials(s->console))
         return s->len;
     return s->len - escape_tail(s->line + s->shown, s->len - s->shown, ESCAPE_TERMINAL);
 }
@@ -246,7 +246,7 @@ void stream_show_partial(struct stdio_stream *s, struct stream_buffers *b, uint6
 
 uint64_t stream_due_ns(const struct stdio_stream *s)
 {
-    if (!s->console || !s->console->tty || s->shown == s->len || s->cut)
+    if (!s->console || !console_wants_partials(s->console) || s->shown == s->len || s->cut)
         return 0;
     uint64_t silence = s->last_ns + STREAM_SILENCE_NS, patience = s->since_ns + STREAM_PATIENCE_NS;
     if (s->source.open) /* a traceback is written in small pieces */

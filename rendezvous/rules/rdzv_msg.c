@@ -643,6 +643,37 @@ bool rdzv_get_gathered(struct rd *r, struct rdzv_gathered *m)
     return rd_done(r);
 }
 
+void rdzv_put_output(struct buf *b, uint64_t number, const void *output, size_t n)
+{
+    size_t at = frame_begin(b, RDZV_MSG_OUTPUT);
+    buf_u64(b, number);
+    buf_put(b, output, n);
+    frame_end(b, at);
+}
+
+bool rdzv_get_output(struct rd *r, uint64_t *number, struct rd *output)
+{
+    *number = rd_u64(r);
+    *output = *r;
+    r->p = r->end;
+    return rd_done(r) && *number > 0;
+}
+
+void rdzv_put_shown(struct buf *b, const struct rdzv_shown *m)
+{
+    size_t at = frame_begin(b, RDZV_MSG_SHOWN);
+    buf_u64(b, m->number);
+    buf_u8(b, m->here);
+    frame_end(b, at);
+}
+
+bool rdzv_get_shown(struct rd *r, struct rdzv_shown *m)
+{
+    m->number = rd_u64(r);
+    m->here = get_bool(r);
+    return rd_done(r);
+}
+
 void rdzv_put_branch(struct buf *b, const struct rdzv_branch *m)
 {
     size_t at = frame_begin(b, RDZV_MSG_BRANCH);

@@ -77,6 +77,9 @@ enum rdzv_msg {
     RDZV_MSG_DIRECT,  /* -> to the coordinator, from a node that does not reach its parent */
     RDZV_MSG_ANSWERS, /* -> the answers of several nodes to one request; <- the same, to the node
                          that made it */
+    /* One console for the job (outbox.h). */
+    RDZV_MSG_OUTPUT, /* -> what workers of a node have printed; u64 number, then bytes */
+    RDZV_MSG_SHOWN,  /* <- an OUTPUT has been taken, with all before it */
     RDZV_MSGS
 };
 
@@ -253,6 +256,12 @@ struct rdzv_answers {
     struct rd items; /* rdzv_next_answer(); borrowed from the message */
 };
 
+/* The answer to the OUTPUT of this number. */
+struct rdzv_shown {
+    uint64_t number;
+    bool here; /* false: this launcher shows no other node's output; this one was not taken */
+};
+
 struct rdzv_refusal {
     bool retry; /* it may be otherwise later: try again until the join timeout */
     char text[RDZV_TEXT_MAX];
@@ -293,6 +302,8 @@ void rdzv_put_direct(struct buf *b, const struct rdzv_direct *m);
 /* n answers: items holds each as u32 length and bytes. */
 void rdzv_put_answers(struct buf *b, const struct node_id *to, uint64_t id, int n,
                       const struct buf *items);
+void rdzv_put_output(struct buf *b, uint64_t number, const void *output, size_t n);
+void rdzv_put_shown(struct buf *b, const struct rdzv_shown *m);
 /* A frame of this type with this body. */
 void rdzv_put_frame(struct buf *b, uint8_t type, const struct rd *body);
 /* As many of the list's events, from number *at on, as one frame takes; *at is behind them then.
@@ -325,6 +336,9 @@ bool rdzv_get_direct(struct rd *r, struct rdzv_direct *m);
 /* Checks all items. */
 bool rdzv_get_answers(struct rd *r, struct rdzv_answers *m);
 bool rdzv_next_answer(struct rdzv_answers *m, struct rdzv_answer *out);
+/* *output: the rest of the body, borrowed. */
+bool rdzv_get_output(struct rd *r, uint64_t *number, struct rd *output);
+bool rdzv_get_shown(struct rd *r, struct rdzv_shown *m);
 /* The round of a PEERS or TABLE, whose body begins with it; the body is not consumed. */
 struct generation rdzv_peek_gen(struct rd body);
 /* *now and the number of events, which event_decode() reads one after the other. */

@@ -123,6 +123,11 @@ static void decode(const uint8_t *p, size_t n)
         struct rdzv_child child;
         struct rdzv_direct direct;
         struct rdzv_answers answers;
+        struct rdzv_shown shown;
+        struct output {
+            uint64_t number;
+            struct rd bytes;
+        } output;
         struct told {
             struct generation gen;
             uint32_t number;
@@ -154,6 +159,11 @@ static void decode(const uint8_t *p, size_t n)
     else if (type == RDZV_MSG_TOLD &&
              rdzv_get_told(&r, &m.told.gen, &m.told.number, &m.told.request))
         rdzv_put_told(&b, m.told.gen, m.told.number, &m.told.request);
+    else if (type == RDZV_MSG_OUTPUT && rdzv_get_output(&r, &m.output.number, &m.output.bytes))
+        rdzv_put_output(&b, m.output.number, m.output.bytes.p,
+                        (size_t)(m.output.bytes.end - m.output.bytes.p));
+    else if (type == RDZV_MSG_SHOWN && rdzv_get_shown(&r, &m.shown))
+        rdzv_put_shown(&b, &m.shown);
     else if (type == RDZV_MSG_ANSWERS && rdzv_get_answers(&r, &m.answers))
         put_answers(&b, &m.answers);
     if (b.len)

@@ -19,6 +19,9 @@ void open_pump(struct fixture *f, int console_out, int console_err)
                                    .nworkers = f->nworkers,
                                    .fold = f->fold,
                                    .dup_stdout = f->dup_stdout,
+                                   .job = f->job,
+                                   .on_output = f->on_output,
+                                   .on_room = f->on_room,
                                    .on_drained = on_drained,
                                    .arg = f};
     ck_assert_msg(stdio_pump_open(&f->pump, &f->loop, &opts, &e) == 0, "%s", e.msg);

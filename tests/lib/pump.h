@@ -29,6 +29,9 @@ struct fixture {
     enum fold_mode fold;
     int ndrained;
     char *const *dup_stdout;
+    bool job; /* one console for several pumps; then these are the pump's callbacks */
+    void (*on_output)(void *fixture, struct buf *records);
+    void (*on_room)(void *fixture);
     bool closed, all; /* the pump is closed; all output was written */
 };
 

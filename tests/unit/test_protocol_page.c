@@ -376,6 +376,17 @@ static void gather(struct buf *b)
     rdzv_put_gather(b, &m);
 }
 
+static void output(struct buf *b)
+{
+    rdzv_put_output(b, 7, "text", 4);
+}
+
+static void shown(struct buf *b)
+{
+    const struct rdzv_shown m = {7, true};
+    rdzv_put_shown(b, &m);
+}
+
 static void gathered(struct buf *b)
 {
     const struct buf values[] = {{.data = (uint8_t *)"a", .len = 1}, {.data = NULL}};
@@ -533,6 +544,8 @@ static const struct {
      ROUND " number=8 kind=2 signal=10 ranks='0,3' text='t' id=9 from=id0"},
     {RDZV_MSG_DIRECT, "DIRECT", direct, ROUND " told=8 peers=0 table=1"},
     {RDZV_MSG_ANSWERS, "ANSWERS", answers, " to=id6 id=9 answers=2 answer='1' answer='23'"},
+    {RDZV_MSG_OUTPUT, "OUTPUT", output, " number=7 records='text'"},
+    {RDZV_MSG_SHOWN, "SHOWN", shown, " number=7 here=1"},
     {RDZV_MSG_EVENTS, "EVENTS", events,
      " now=77 events=2 event=(event name=8 origin=id5 number=1 time=2 wall_time=3 round=4 "
      "attempt=5 max_restarts=6 nodes=7 workers=8 node=9 pid=10 rank=11 local_rank=12 "

@@ -3,7 +3,7 @@
 #include <sys/epoll.h>
 
 #include "agent/output/stdio_console.h"
-#include "agent/output/stdio_fold.h"
+#include "agent/output/fold_console.h"
 #include "tests/lib/pump.h"
 
 #include <stdlib.h>
@@ -131,7 +131,9 @@ START_TEST(hidden_workers_are_not_waited_for)
     struct fold_source s[3];
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
     console_init(&c, fds[1], "standard output", epfd, &c);
-    struct fold *f = fold_new(&c, 3);
+    struct fold_console shown = {.console = {&c, &c}};
+    const struct fold_out out = {fold_console_show, &shown, FOLD_WINDOW_NS, false};
+    struct fold *f = fold_new(&out, 3);
     for (int i = 0; i < 3; i++)
         s[i] = (struct fold_source){.writer = &s[i], .label = stdio_label_new(i, i, "", "")};
     fold_expect(f, 1, false);
@@ -148,6 +150,7 @@ START_TEST(hidden_workers_are_not_waited_for)
     for (int i = 0; i < 3; i++)
         stdio_label_unref(s[i].label);
     console_fini(&c);
+    buf_fini(&shown.page);
     close(fds[0]);
     close(fds[1]);
     close(epfd);

@@ -1841,6 +1841,22 @@ static void agent_leave_with_stacks(struct agent *a, enum stop_reason reason, in
 
 /* --------------------------------------------------------------------------------------- hangs */
 
+static uint64_t kind_of_op(const struct segment_last_op *op)
+{
+    return op->group * 31 + op->bytes;
+}
+
+static bool get_op(void *arg, int local_rank, uint64_t number, struct hang_signs *out)
+{
+    struct agent *a = arg;
+    struct segment_last_op op;
+    if (!segment_numbered_op(&a->segment, local_rank, number, 0, &op))
+        return false;
+    out->kind = kind_of_op(&op);
+    out->at_ns = op.start_ns;
+    return true;
+}
+
 static bool get_signs(void *arg, int local_rank, struct hang_signs *out)
 {
     struct agent *a = arg;
@@ -1851,7 +1867,7 @@ static bool get_signs(void *arg, int local_rank, struct hang_signs *out)
     *out = (struct hang_signs){.output = stdio_worker_last_ns(a->pump, local_rank)};
     if (segment_last_op(&a->segment, local_rank, 0, &op)) {
         out->ops = op.number;
-        out->kind = op.group * 31 + op.bytes;
+        out->kind = kind_of_op(&op);
         out->at_ns = op.start_ns > out->output ? op.start_ns : out->output;
     } else if ((out->ops = segment_ops(&a->segment, local_rank)) == 0) {
         struct sockets_traffic t =
@@ -1875,13 +1891,15 @@ static struct gatherer *hang_gatherer(void *arg)
     return agent_gatherer(arg);
 }
 
-/* Takes over the verdict about a hang that the coordinator's node has sent to every node. */
+/* Takes over the verdict about a hang that the coordinator's node has sent to every node. Another
+ * one is more exact: a node has answered after all. */
 static void take_hang(struct agent *a, const struct rdzv_request *r)
 {
     bool hung = r->signal == HANG_HUNG;
-    if (a->hang_state >= (hung ? HANG_HUNG : HANG_SUSPECT))
+    enum hang_state state = hung ? HANG_HUNG : HANG_SUSPECT;
+    if (a->hang_state > state || (a->hang_state == state && strcmp(a->hang_text, r->text) == 0))
         return;
-    a->hang_state = hung ? HANG_HUNG : HANG_SUSPECT;
+    a->hang_state = state;
     snprintf(a->hang_text, sizeof(a->hang_text), "%s", r->text);
     hang_declared(a->hang);
     if (hung)
@@ -1943,6 +1961,19 @@ static void on_verdict(void *arg, const struct verdict *v, const struct samples 
     }
 }
 
+static void on_no_coordinator(void *arg)
+{
+    struct agent *a = arg;
+    struct rdzv_request r = {.kind = REQUEST_HANG, .signal = HANG_HUNG};
+    struct rdzv_info info;
+    rdzv_get_info(a->rdzv, &info);
+    if (a->fsm.state != RUNNING || a->leaving || a->hang_state == HANG_HUNG)
+        return;
+    snprintf(r.text, sizeof(r.text), "the node of the coordinator (%s) does not answer",
+             info.endpoint);
+    take_hang(a, &r);
+}
+
 static void on_life(void *arg)
 {
     struct agent *a = arg;
@@ -1955,10 +1986,12 @@ static void watch_hangs(struct agent *a)
 {
     const struct hang_callbacks cb = {.arg = a,
                                       .get_signs = get_signs,
+                                      .get_op = get_op,
                                       .leads = leads,
                                       .request = gather_request,
                                       .gatherer = hang_gatherer,
                                       .on_verdict = on_verdict,
+                                      .on_no_coordinator = on_no_coordinator,
                                       .on_life = on_life};
     if (a->job->hang_after <= 0)
         return;

@@ -215,18 +215,16 @@ uint64_t segment_ops(const struct segment *s, int local_rank)
                : 0;
 }
 
-bool segment_last_op(const struct segment *s, int local_rank, uint64_t now_ns,
-                     struct segment_last_op *out)
+bool segment_numbered_op(const struct segment *s, int local_rank, uint64_t number, uint64_t now_ns,
+                         struct segment_last_op *out)
 {
-    if (s->fd < 0 || local_rank >= s->nlocal)
+    if (s->fd < 0 || local_rank >= s->nlocal || number == 0)
         return false;
-    const struct segment_local *l = line_of(s, local_rank);
-    uint64_t n = atomic_load_explicit(&l->nops, memory_order_acquire), since;
-    const struct segment_op *op = &l->ops[n % SEGMENT_OPS];
-    if (n == 0 || atomic_load_explicit(&op->number, memory_order_acquire) != n)
+    const struct segment_op *op = &line_of(s, local_rank)->ops[number % SEGMENT_OPS];
+    if (atomic_load_explicit(&op->number, memory_order_acquire) != number)
         return false;
     uint64_t end_ns = atomic_load_explicit(&op->end_ns, memory_order_acquire);
-    *out = (struct segment_last_op){.number = n,
+    *out = (struct segment_last_op){.number = number,
                                     .group = op->group,
                                     .seq = op->seq,
                                     .bytes = op->bytes,
@@ -234,9 +232,18 @@ bool segment_last_op(const struct segment *s, int local_rank, uint64_t now_ns,
                                     .end_ns = end_ns,
                                     .open = !end_ns};
     memory_fence(memory_order_acquire);
-    since = end_ns ? end_ns : out->start_ns;
+    uint64_t since = end_ns ? end_ns : out->start_ns;
     out->age_ms = now_ns > since ? (now_ns - since) / 1000000 : 0;
-    return atomic_load_explicit(&op->number, memory_order_relaxed) == n;
+    return atomic_load_explicit(&op->number, memory_order_relaxed) == number;
+}
+
+bool segment_last_op(const struct segment *s, int local_rank, uint64_t now_ns,
+                     struct segment_last_op *out)
+{
+    if (s->fd < 0 || local_rank >= s->nlocal)
+        return false;
+    uint64_t n = atomic_load_explicit(&line_of(s, local_rank)->nops, memory_order_acquire);
+    return segment_numbered_op(s, local_rank, n, now_ns, out);
 }
 
 void segment_watch(struct segment *s)

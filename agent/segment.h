@@ -55,7 +55,7 @@ uint64_t segment_first_op_ns(const struct segment *s, int local_rank);
 /* Whether worker `local_rank` is inside an operation. */
 bool segment_in_operation(const struct segment *s, int local_rank);
 
-/* The operation that worker `local_rank` began last. */
+/* An operation of worker `local_rank`. */
 struct segment_last_op {
     uint64_t number; /* of all that it has begun, from 1 */
     uint64_t group, seq, bytes;
@@ -65,9 +65,12 @@ struct segment_last_op {
 };
 /* How many operations it has begun. */
 uint64_t segment_ops(const struct segment *s, int local_rank);
-/* False: it has begun none, or is writing it down at this moment. */
+/* The one that it began last. False: it has begun none, or is writing it down at this moment. */
 bool segment_last_op(const struct segment *s, int local_rank, uint64_t now_ns,
                      struct segment_last_op *out);
+/* The one of that number. False: it is not kept, or is being written down. */
+bool segment_numbered_op(const struct segment *s, int local_rank, uint64_t number, uint64_t now_ns,
+                         struct segment_last_op *out);
 
 /* The workers write down the time that they spend in operations, from their start on. */
 void segment_watch(struct segment *s);

@@ -7,6 +7,11 @@
 #include "core/mem.h"
 #include "core/uvx.h"
 
+#define AWAY_MS      150 /* at least, for a node to say that it is here */
+#define AWAY_TREE_MS 600 /* in a tree of launchers, in which answers wait for others */
+#define NO_TREE      32  /* nodes; as many and fewer have none */
+#define AWAY_TIMES   4   /* as long as the slowest of the others */
+
 /* A request of this node. */
 struct gathering {
     struct gathering *next;
@@ -15,7 +20,12 @@ struct gathering {
     bool own;   /* only this node's are wanted */
     bool local; /* only this node's can be had */
     int nodes;  /* whose answers are missing */
-    uint64_t deadline_ms;
+    int away;   /* which have not said that they are here */
+    bool *here; /* by node; NULL: nobody else is asked */
+    int nnodes;
+    uint64_t begun_ms, deadline_ms;
+    uint64_t away_ms; /* how long to wait for those */
+    bool last_call;   /* that time is over: what has arrived is still read */
     struct samples all;
     void (*on_done)(void *arg, const struct samples *all);
     void *arg;
@@ -69,6 +79,24 @@ static bool has_answered(const struct gathering *q, int node)
     return false;
 }
 
+/* Notes for all that is under way that a node is here. A late answer to what is over counts, too:
+ * the node is not silent. */
+static void take_here(struct gatherer *g, const struct rdzv_answer *a)
+{
+    struct rd r = rd_init(a->data, a->len);
+    uint32_t node = rd_u32(&r);
+    for (struct gathering *q = g->list; q && !r.bad; q = q->next) {
+        uint64_t took = uv_now(g->loop) - q->begun_ms;
+        if (!q->here || node >= (uint32_t)q->nnodes || q->here[node])
+            continue;
+        q->here[node] = true;
+        q->away--;
+        q->last_call = false;
+        if (AWAY_TIMES * took > q->away_ms)
+            q->away_ms = AWAY_TIMES * took;
+    }
+}
+
 /* Names the ranks of which nothing came. */
 static void add_missing(struct gathering *q)
 {
@@ -89,7 +117,8 @@ static void add_missing(struct gathering *q)
             s->rank = rank;
             s->node = i;
             snprintf(s->host, sizeof(s->host), "%s", n->host);
-            s->silent = i != node.group_rank && !has_answered(q, i);
+            s->silent = i != node.group_rank && !has_answered(q, i) &&
+                        !(q->here && i < q->nnodes && q->here[i] && q->nodes <= q->away);
             if (!s->silent)
                 snprintf(s->note, sizeof(s->note), "it does not run");
             else
@@ -109,7 +138,24 @@ static void end_gathering(struct gathering *q, bool good)
         add_missing(q);
     q->on_done(q->arg, good ? &q->all : NULL);
     samples_fini(&q->all);
+    free(q->here);
     free(q);
+}
+
+/* When to look at it again; 0: it is over. */
+static uint64_t look_at(struct gathering *q, uint64_t now)
+{
+    uint64_t away = q->begun_ms + q->away_ms;
+    if (q->nodes == 0 || now >= q->deadline_ms)
+        return 0;
+    if (!q->here || q->nodes > q->away) /* one that is here has not answered yet */
+        return q->deadline_ms;
+    if (now < away)
+        return away < q->deadline_ms ? away : q->deadline_ms;
+    if (q->last_call)
+        return 0;
+    q->last_call = true;
+    return now + 1;
 }
 
 static void on_gather_timer(uv_timer_t *t)
@@ -117,14 +163,21 @@ static void on_gather_timer(uv_timer_t *t)
     struct gatherer *g = container_of(t, struct gatherer, timer);
     uint64_t now = uv_now(g->loop), next = UINT64_MAX;
     for (struct gathering *q = g->list, *after; q; q = after) {
+        uint64_t again = look_at(q, now);
         after = q->next;
-        if (q->nodes == 0 || now >= q->deadline_ms)
+        if (again == 0)
             end_gathering(q, true);
+        else if (again < next)
+            next = again;
     }
-    for (const struct gathering *q = g->list; q; q = q->next)
-        next = q->deadline_ms < next ? q->deadline_ms : next;
-    if (next != UINT64_MAX)
-        uv_timer_start(t, on_gather_timer, next > now ? next - now : 0, 0);
+    if (next != UINT64_MAX && !uv_is_active((uv_handle_t *)t))
+        uv_timer_start(t, on_gather_timer, next - now, 0);
+}
+
+/* From the loop, not from inside of gather(). */
+static void look_soon(struct gatherer *g)
+{
+    uv_timer_start(&g->timer, on_gather_timer, 0, 0);
 }
 
 static void take_answer(struct gathering *q, const uint8_t *p, size_t n)
@@ -133,12 +186,16 @@ static void take_answer(struct gathering *q, const uint8_t *p, size_t n)
     if (q->nodes == 0)
         return;
     samples_decode(&r, &q->all);
-    if (--q->nodes == 0) /* from the loop, not from inside of gather() */
-        uv_timer_start(&q->g->timer, on_gather_timer, 0, 0);
+    q->nodes--;
+    look_soon(q->g);
 }
 
 void gatherer_on_answer(struct gatherer *g, const struct rdzv_answer *a)
 {
+    if (a->id & GATHER_HERE) {
+        take_here(g, a);
+        return;
+    }
     for (struct gathering *q = g->list; q; q = q->next) {
         if (q->id == a->id && !q->local) {
             take_answer(q, a->data, a->len);
@@ -195,12 +252,44 @@ int gatherer_answers(const struct gatherer *g)
     return g->answers;
 }
 
+static void say_here(struct gatherer *g, const struct rdzv_request *r)
+{
+    struct gather_node node;
+    struct buf b = BUF_INIT;
+    g->cb.get_node(g->cb.arg, &node);
+    buf_u32(&b, (uint32_t)node.group_rank);
+    const struct rdzv_answer a = {.to = r->from, .id = r->id, .data = b.data, .len = b.len};
+    g->cb.answer(g->cb.arg, &a);
+    buf_fini(&b);
+}
+
 void gatherer_on_request(struct gatherer *g, const struct rdzv_request *r)
 {
+    if (r->id & GATHER_HERE) {
+        say_here(g, r);
+        return;
+    }
     struct owed *o = xcalloc(1, sizeof(*o));
     *o = (struct owed){.next = g->owed, .to = r->from, .id = r->id};
     g->owed = o;
     sample_own(g);
+}
+
+/* False: no other node can be asked. */
+static bool ask_all(struct gathering *q, const struct gather_node *node)
+{
+    struct gatherer *g = q->g;
+    const struct rdzv_request here = {
+        .kind = REQUEST_STACKS, .id = q->id | GATHER_HERE, .text = "who is here?"};
+    const struct rdzv_request stacks = {
+        .kind = REQUEST_STACKS, .id = q->id, .text = "stacks are wanted"};
+    if (!node->table || node->table->nnodes < 2 || !g->cb.request(g->cb.arg, &here) ||
+        !g->cb.request(g->cb.arg, &stacks))
+        return false;
+    q->nodes = q->nnodes = q->away = node->table->nnodes;
+    q->here = xcalloc((size_t)q->nnodes, sizeof(*q->here));
+    q->away_ms = q->nnodes > NO_TREE ? AWAY_TREE_MS : AWAY_MS;
+    return true;
 }
 
 void gather(struct gatherer *g, bool all_nodes,
@@ -208,24 +297,22 @@ void gather(struct gatherer *g, bool all_nodes,
 {
     struct gathering *q = xcalloc(1, sizeof(*q));
     struct gather_node node;
+    uint64_t now = uv_now(g->loop);
     g->cb.get_node(g->cb.arg, &node);
     *q = (struct gathering){.next = g->list,
                             .g = g,
                             .id = ++g->last_id,
-                            .deadline_ms = uv_now(g->loop) + GATHER_MS,
+                            .own = !all_nodes,
+                            .nodes = 1,
+                            .begun_ms = now,
+                            .deadline_ms = now + GATHER_MS,
                             .on_done = on_done,
                             .arg = arg};
     g->list = q;
-    const struct rdzv_request request = {
-        .kind = REQUEST_STACKS, .id = q->id, .text = "stacks are wanted"};
-    q->own = !all_nodes;
-    q->local =
-        q->own || !node.table || node.table->nnodes < 2 || !g->cb.request(g->cb.arg, &request);
-    q->nodes = q->local ? 1 : node.table->nnodes;
+    q->local = q->own || !ask_all(q, &node);
     if (q->local)
         sample_own(g);
-    if (!uv_is_active((uv_handle_t *)&g->timer))
-        uv_timer_start(&g->timer, on_gather_timer, GATHER_MS, 0);
+    look_soon(g);
 }
 
 pid_t gatherer_pid(const struct gatherer *g)

@@ -1,5 +1,7 @@
-/* gather.h: samples of the workers of all nodes. The asking node sends a request by way of the
- * coordinator; every node samples its own workers and answers; what does not come in time is
+/* gather.h: samples of the workers of all nodes. The asking node sends two requests by way of the
+ * coordinator. A node answers the first one at once: it is here. It answers the second one when it
+ * has sampled its workers. Nodes that are here are waited for up to GATHER_MS; one that is not,
+ * four times as long as it took the slowest of the others to say so. What does not come in time is
  * named. */
 #ifndef AGENT_STACKS_GATHER_H
 #define AGENT_STACKS_GATHER_H
@@ -10,7 +12,8 @@
 #include "rendezvous/rules/rank_table.h"
 #include "rendezvous/rules/rdzv_types.h"
 
-#define GATHER_MS 2500 /* for the answers of all nodes */
+#define GATHER_MS   2500                /* for the answers of nodes that are here */
+#define GATHER_HERE (UINT64_C(1) << 59) /* of requests: who is here? */
 
 struct gatherer;
 
@@ -36,7 +39,8 @@ struct gatherer *gatherer_new(uv_loop_t *loop, struct spawner *spawner,
                               const struct gather_callbacks *cb);
 
 /* Calls back once, from the loop: with the samples of all ranks of the round, in their order. Those
- * of ranks that did not answer have a note only. all_nodes: else those of this node. */
+ * of ranks whose nodes did not answer are silent and have a note only. all_nodes: else those of
+ * this node. */
 void gather(struct gatherer *g, bool all_nodes,
             void (*on_done)(void *arg, const struct samples *all), void *arg);
 

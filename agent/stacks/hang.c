@@ -11,6 +11,8 @@
 #define TICK_MS_MIN 10
 #define TICK_MS_MAX 200
 #define APART_MS    100 /* at least, between two samples */
+#define OPS_KEPT    15  /* of a worker, in front of the last one */
+#define ECHO_MS     400 /* at least, for the coordinator to send a suspicion to all */
 
 /* When a worker has been silent for so much of its patience, the first sample is taken. */
 #define FIRST_SAMPLE(patience) ((patience) / 10 * 6)
@@ -19,6 +21,8 @@ struct hang {
     struct hang_callbacks cb;
     struct uvx_scope scope;
     uv_timer_t tick, second;
+    uv_timer_t echo; /* until the coordinator has sent this node's suspicion to all */
+    bool last_call;  /* that time is over: what has arrived is still read */
     uint64_t after_ns;
     int nproc;
     struct hang_rank *ranks;
@@ -28,9 +32,11 @@ struct hang {
     unsigned repeated; /* suspicions since the last sign of life */
     /* On the coordinator's node. */
     bool judging, closing;
-    uint64_t begun_ns, due_ns; /* the first sample; the end of the patience */
+    uint64_t begun_ns, sampled_ns, took_ns; /* the first sample */
+    uint64_t due_ns;                        /* the end of the patience */
     struct samples first;
     enum hang_state shown;
+    bool shown_silent;
     void (*on_closed)(void *arg);
     void *on_closed_arg;
 };
@@ -43,6 +49,8 @@ static void copy_samples(struct samples *to, const struct samples *from)
     samples_encode(&b, from);
     struct rd r = rd_init(b.data, b.len);
     samples_decode(&r, to);
+    for (size_t i = 0; i < to->n && i < from->n; i++)
+        to->s[i].silent = from->s[i].silent;
     buf_fini(&b);
 }
 
@@ -55,9 +63,11 @@ static void on_second_sample(void *arg, const struct samples *all)
     h->judging = false;
     hang_judge(&h->first, all, &v);
     samples_fini(&h->first);
-    if (v.state == HANG_NONE || v.state <= h->shown)
+    bool completes = h->shown_silent && v.state == HANG_HUNG && !v.silent;
+    if (v.state == HANG_NONE || (v.state <= h->shown && !completes))
         return;
     h->shown = v.state;
+    h->shown_silent = v.silent;
     h->cb.on_verdict(h->cb.arg, &v, all);
 }
 
@@ -67,31 +77,57 @@ static void on_second(uv_timer_t *t)
     gather(h->cb.gatherer(h->cb.arg), true, on_second_sample, h);
 }
 
+/* It takes as long as the first one, and is there when the patience is over. */
+static void plan_second(struct hang *h)
+{
+    uint64_t now = mono_ns(), begin = h->due_ns - h->took_ns;
+    uint64_t apart = h->sampled_ns + APART_MS * UINT64_C(1000000);
+    begin = begin > apart ? begin : apart;
+    uv_update_time(h->second.loop);
+    uv_timer_start(&h->second, on_second, begin > now ? (begin - now) / 1000000 : 0, 0);
+}
+
 static void on_first_sample(void *arg, const struct samples *all)
 {
     struct hang *h = arg;
     if (!all)
         return;
     copy_samples(&h->first, all);
-    /* The second one takes as long as the first, and is there when the patience is over. */
-    uint64_t now = mono_ns(), begin = h->due_ns - (now - h->begun_ns);
-    uint64_t ms = begin > now ? (begin - now) / 1000000 : 0;
-    uv_update_time(h->second.loop);
-    uv_timer_start(&h->second, on_second, ms > APART_MS ? ms : APART_MS, 0);
+    h->sampled_ns = mono_ns();
+    h->took_ns = h->sampled_ns - h->begun_ns;
+    plan_second(h);
 }
 
-/* `left_ms`: until the patience is over. */
+/* `left_ms`: until the patience is over, which for another worker may be sooner than for the one
+ * because of which the first sample was taken. */
 static void judge(struct hang *h, unsigned left_ms)
 {
-    if (h->judging || h->closing)
+    uint64_t now = mono_ns(), due = now + left_ms * UINT64_C(1000000);
+    if (h->closing)
         return;
+    if (h->judging) {
+        h->due_ns = due < h->due_ns ? due : h->due_ns;
+        if (uv_is_active((uv_handle_t *)&h->second))
+            plan_second(h);
+        return;
+    }
     h->judging = true;
-    h->begun_ns = mono_ns();
-    h->due_ns = h->begun_ns + left_ms * UINT64_C(1000000);
+    h->begun_ns = now;
+    h->due_ns = due;
     gather(h->cb.gatherer(h->cb.arg), true, on_first_sample, h);
 }
 
 /* -------------------------------------------------------------------------------- the suspicion */
+
+static void on_no_echo(uv_timer_t *t)
+{
+    struct hang *h = container_of(t, struct hang, echo);
+    if (h->last_call)
+        h->cb.on_no_coordinator(h->cb.arg);
+    else
+        uv_timer_start(t, on_no_echo, 1, 0);
+    h->last_call = true;
+}
 
 /* `patience`: of the worker that is silent, of which a part is left. */
 static void suspect(struct hang *h, uint64_t patience, uint64_t silence, uint64_t now)
@@ -102,10 +138,13 @@ static void suspect(struct hang *h, uint64_t patience, uint64_t silence, uint64_
         .kind = REQUEST_SUSPECT, .id = ms, .text = "a worker gives no sign of life"};
     h->next_ns = now + (patience << (h->repeated < 6 ? h->repeated : 6));
     h->repeated++;
-    if (h->cb.leads(h->cb.arg))
+    if (h->cb.leads(h->cb.arg)) {
         judge(h, ms);
-    else
-        h->cb.request(h->cb.arg, &r);
+        return;
+    }
+    h->cb.request(h->cb.arg, &r);
+    h->last_call = false;
+    uv_timer_start(&h->echo, on_no_echo, ms > ECHO_MS ? ms : ECHO_MS, 0);
 }
 
 static void live(struct hang *h)
@@ -113,10 +152,25 @@ static void live(struct hang *h)
     h->repeated = 0;
     h->next_ns = 0;
     h->shown = HANG_NONE;
+    h->shown_silent = false;
     if (!h->declared)
         return;
     h->declared = false;
     h->cb.on_life(h->cb.arg);
+}
+
+/* Operations since the last look count one by one. */
+static void look(struct hang *h, int i, const struct hang_signs *signs, uint64_t now)
+{
+    struct hang_rank *r = &h->ranks[i];
+    struct hang_signs op = r->last;
+    uint64_t n = signs->ops > OPS_KEPT ? signs->ops - OPS_KEPT : 0;
+    for (n = n > r->last.ops ? n : r->last.ops; r->last.ops && ++n < signs->ops;) {
+        op.ops = n;
+        if (h->cb.get_op(h->cb.arg, i, n, &op))
+            hang_rank_look(r, &op, now);
+    }
+    hang_rank_look(r, signs, now);
 }
 
 static void on_tick(uv_timer_t *t)
@@ -131,7 +185,7 @@ static void on_tick(uv_timer_t *t)
             continue;
         }
         uint64_t alive = r->alive_ns;
-        hang_rank_look(r, &signs, now);
+        look(h, i, &signs, now);
         if (r->alive_ns != alive && h->stuck[i]) {
             h->stuck[i] = false;
             live(h);
@@ -147,6 +201,7 @@ static void on_tick(uv_timer_t *t)
 
 void hang_on_suspicion(struct hang *h, const struct rdzv_request *r)
 {
+    uv_timer_stop(&h->echo);
     if (h->cb.leads(h->cb.arg))
         judge(h, r->id < 3600000 ? (unsigned)r->id : APART_MS);
 }
@@ -165,9 +220,10 @@ void hang_reset(struct hang *h, bool watch)
     for (int i = 0; i < h->nproc; i++)
         hang_rank_reset(&h->ranks[i]);
     memset(h->stuck, 0, (size_t)h->nproc * sizeof(*h->stuck));
-    h->declared = false;
+    h->declared = h->shown_silent = false;
     h->shown = HANG_NONE;
     h->next_ns = h->repeated = 0;
+    uv_timer_stop(&h->echo);
     uint64_t ms = h->after_ns / 20000000;
     ms = ms < TICK_MS_MIN ? TICK_MS_MIN : ms > TICK_MS_MAX ? TICK_MS_MAX : ms;
     if (watch)
@@ -188,7 +244,9 @@ struct hang *hang_new(uv_loop_t *loop, int nproc, double after, const struct han
     uv_timer_init(loop, &h->tick);
     uv_timer_init(loop, &h->second);
     uvx_own(&h->scope, &h->tick);
+    uv_timer_init(loop, &h->echo);
     uvx_own(&h->scope, &h->second);
+    uvx_own(&h->scope, &h->echo);
     return h;
 }
 

@@ -18,11 +18,17 @@ struct hang_callbacks {
     void *arg;
     bool (*get_signs)(void *arg, int local_rank,
                       struct hang_signs *out); /* false: it does not run */
-    bool (*leads)(void *arg);                  /* the coordinator is in this process */
+    /* Fills in when the worker's operation of that number began, and of which kind it is. False:
+     * that is not known any more. */
+    bool (*get_op)(void *arg, int local_rank, uint64_t number, struct hang_signs *out);
+    bool (*leads)(void *arg); /* the coordinator is in this process */
     bool (*request)(void *arg, const struct rdzv_request *r);
     struct gatherer *(*gatherer)(void *arg);
-    /* On the coordinator's node: never HANG_NONE, and each state once until workers live again. */
+    /* On the coordinator's node: never HANG_NONE, and each state once until workers live again,
+     * but for a verdict about a node that did not answer: it is replaced when that node does. */
     void (*on_verdict)(void *arg, const struct verdict *v, const struct samples *all);
+    /* On another node: the coordinator's does not react to a suspicion. */
+    void (*on_no_coordinator)(void *arg);
     void (*on_life)(void *arg); /* a worker that was silent when the job hung lives again */
 };
 
@@ -31,7 +37,7 @@ struct hang *hang_new(uv_loop_t *loop, int nproc, double after, const struct han
 
 /* The workers of another round are watched, or none. */
 void hang_reset(struct hang *h, bool watch);
-/* Another node suspects a hang. */
+/* Some node suspects a hang, perhaps this one: the coordinator sends that to all. */
 void hang_on_suspicion(struct hang *h, const struct rdzv_request *r);
 /* The job hangs, as the coordinator's node says: every node has to be told when it goes on. */
 void hang_declared(struct hang *h);

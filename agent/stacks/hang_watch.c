@@ -17,17 +17,33 @@ static struct hang_gap *gap_of(struct hang_rank *r, uint64_t kind)
     return &r->gaps[(kind ^ kind >> 32) % HANG_KINDS];
 }
 
-/* A longer gap counts at once, shorter ones let it be forgotten slowly. */
+/* A longer gap counts at once, shorter ones let it be forgotten slowly. What is usual changes
+ * little by one gap, however long. */
 static void learn(struct hang_rank *r, uint64_t kind, uint64_t ns)
 {
     struct hang_gap *g = gap_of(r, kind);
-    if (!g->used || g->kind != kind)
-        *g = (struct hang_gap){kind, ns, true};
-    else if (ns > g->ns)
-        g->ns = ns;
-    else
-        g->ns -= (g->ns - ns) / 32;
     r->ngaps++;
+    if (g->n == 0 || g->kind != kind)
+        *g = (struct hang_gap){.kind = kind};
+    if (g->n < HANG_EARLY && ns > g->early)
+        g->early = ns;
+    if (g->n == HANG_EARLY) {
+        g->usual = g->longest = ns;
+    } else if (g->n > HANG_EARLY) {
+        uint64_t some = ns < 2 * g->usual ? ns : 2 * g->usual;
+        g->usual = (7 * g->usual + some) / 8;
+        g->longest = ns > g->longest ? ns : g->longest - (g->longest - ns) / 32;
+    }
+    g->n += g->n < 2 * HANG_EARLY;
+}
+
+/* How long a gap may be without being suspicious. */
+static uint64_t gap_limit(const struct hang_gap *g)
+{
+    uint64_t usual = 3 * g->usual, longest = 2 * g->longest;
+    uint64_t early = g->n < 2 * HANG_EARLY ? 3 * g->early : 0;
+    usual = usual > longest ? usual : longest;
+    return usual > early ? usual : early;
 }
 
 /* Whether it used CPU time since the last look that was long enough ago. */
@@ -52,21 +68,26 @@ void hang_rank_look(struct hang_rank *r, const struct hang_signs *s, uint64_t no
     if (!first && at > r->alive_ns)
         learn(r, r->last.kind, at - r->alive_ns);
     r->alive_ns = at > r->alive_ns ? at : r->alive_ns;
+    bool data = s->traffic != r->last.traffic;
     r->last = *s;
+    if (s->ops == 0) /* while a program starts, no data flow */
+        r->last.kind = data;
 }
 
 uint64_t hang_rank_patience(const struct hang_rank *r, uint64_t after_ns)
 {
     const struct hang_gap *g = gap_of((struct hang_rank *)r, r->last.kind);
-    uint64_t gap = 0, unlearnt = HANG_UNLEARNT * after_ns;
+    uint64_t limit = 0, unlearnt = HANG_UNLEARNT * after_ns;
     if (r->ngaps < HANG_LEARNT)
         return unlearnt > UNLEARNT_MIN ? unlearnt : UNLEARNT_MIN;
-    if (g->used && g->kind == r->last.kind)
-        gap = g->ns;
+    if (g->n && g->kind == r->last.kind)
+        limit = gap_limit(g);
     else
-        for (int i = 0; i < HANG_KINDS; i++) /* what it does now is new */
-            gap = r->gaps[i].ns > gap ? r->gaps[i].ns : gap;
-    return 3 * gap > after_ns ? 3 * gap : after_ns;
+        for (int i = 0; i < HANG_KINDS; i++) { /* what it does now is new */
+            uint64_t other = gap_limit(&r->gaps[i]);
+            limit = other > limit ? other : limit;
+        }
+    return limit > after_ns ? limit : after_ns;
 }
 
 uint64_t hang_rank_silence(const struct hang_rank *r, uint64_t now)

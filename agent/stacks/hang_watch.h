@@ -13,7 +13,7 @@
 
 struct hang_signs {
     uint64_t ops;     /* operations begun */
-    uint64_t kind;    /* of the last one: equal for operations of the same form */
+    uint64_t kind;    /* of the last one: equal for operations of the same form; 0 without any */
     uint64_t output;  /* anything that changes when it prints */
     uint64_t traffic; /* bytes through its sockets */
     uint64_t cpu_ms;
@@ -22,16 +22,26 @@ struct hang_signs {
 
 #define HANG_KINDS 32
 
+/* The times from a sign of one kind to the next sign. */
+struct hang_gap {
+    uint64_t kind;
+    unsigned n;
+    uint64_t early; /* the longest of the first HANG_EARLY */
+    uint64_t usual; /* of those behind them */
+    uint64_t longest;
+};
+
 struct hang_rank {
     struct hang_signs last;
     uint64_t looked_ns, looked_cpu_ms;
     uint64_t alive_ns; /* when the last sign was seen; 0: it is not watched */
     unsigned ngaps;
-    struct hang_gap {
-        uint64_t kind, ns;
-        bool used;
-    } gaps[HANG_KINDS];
+    struct hang_gap gaps[HANG_KINDS];
 };
+
+/* The first gaps of a kind are longer than later ones: ranks start one after the other, connect,
+ * compile. They count until as many others are known. */
+#define HANG_EARLY 8
 
 /* Until so many gaps of a worker are known the patience is HANG_UNLEARNT times --hang_after, and a
  * minute at least: the first step compiles, loads and connects. */
@@ -43,7 +53,8 @@ void hang_rank_reset(struct hang_rank *r);
 /* Takes note of the signs at `now`. */
 void hang_rank_look(struct hang_rank *r, const struct hang_signs *s, uint64_t now);
 
-/* How long its silence may last: max(after, 3 gaps). */
+/* How long its silence may last: the longest of `after`, three times the usual gap and twice the
+ * longest one of late. */
 uint64_t hang_rank_patience(const struct hang_rank *r, uint64_t after_ns);
 uint64_t hang_rank_silence(const struct hang_rank *r, uint64_t now);
 

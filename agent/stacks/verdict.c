@@ -337,6 +337,7 @@ void hang_judge(const struct samples *first, const struct samples *second, struc
     /* Without anybody who waits nobody is missed: the job may have nothing to do. */
     if (c.among || count_conduct(&c, STOPPED) + count_conduct(&c, SILENT) > 0) {
         out->state = moves && !stands ? HANG_SUSPECT : HANG_HUNG;
+        out->silent = count_conduct(&c, SILENT) > 0;
         if (moves && stands) { /* those that move will come */
             int n = 0;
             for (int i = 0; i < out->n; i++) {

@@ -18,6 +18,7 @@ struct verdict {
     enum hang_state state;
     int ranks[VERDICT_RANKS]; /* the culprits, in order */
     int n;
+    bool silent;             /* the nodes of some of them did not answer */
     char text[VERDICT_TEXT]; /* one line for people */
 };
 

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-KINDS = ("sleep", "loop", "send", "group", "locks", "stop", "kernel", "pipe", "lock", "skip")
+KINDS = ("sleep", "loop", "send", "group", "locks", "stop", "kernel", "pipe", "lock", "skip", "node")
 TORCH_KINDS = ("sleep", "loop", "recv", "group", "locks", "lock", "stop", "kernel", "pipe", "file", "skip", "interpreter")
 NODES, WORKERS, LIMIT_S, START_S = 2, 4, 120, 600
 TORCH_SCRIPT = os.path.join(os.path.dirname(__file__), "../torch/scripts/hang.py")
@@ -64,11 +64,11 @@ class Job:
                 found.append(re.findall(pattern, f.read()))
         return found
 
-    def await_lines(self, pattern, number, limit):
-        """The line of that number on each node, and when it was there."""
+    def await_lines(self, pattern, number, limit, nodes=range(NODES)):
+        """The line of that number on each of these nodes, and when it was there."""
         end = time.time() + limit
         while time.time() < end:
-            found = self.lines(pattern)
+            found = [self.lines(pattern)[node] for node in nodes]
             if all(len(f) > number for f in found):
                 return [f[number] for f in found], time.time()
             time.sleep(0.002)
@@ -86,6 +86,17 @@ def check_rank(named, rank):
             raise Wrong(text)
 
 
+def check_node(job, rank):
+    """The node of the rank is stopped: the other one says so. When that was."""
+    cut = rank // WORKERS
+    [line], now = job.await_lines(r"the job hangs: (.*) \(dlaunchctl stacks ", 0, LIMIT_S, [1 - cut])
+    first = cut * WORKERS
+    wanted = f"ranks {first}-{first + WORKERS - 1}; the first of them, rank {first} on " if cut else "the node of the coordinator"
+    if not line.startswith(wanted) or " does not answer" not in line:
+        raise Wrong(line)
+    return now
+
+
 def trial(build, kind, rank, step_ms):
     """The seconds until both nodes had named the rank. Of an operation that was left out libdlcoll itself tells."""
     with tempfile.TemporaryDirectory() as folder, \
@@ -93,6 +104,8 @@ def trial(build, kind, rank, step_ms):
         if kind == "skip":
             named, now = job.await_lines(r"rank (\d+) \(\S+\): barrier \(this rank is the odd one out\)", 0, LIMIT_S)
             check_rank([f"rank {n} on " for n in named], rank)
+        elif kind == "node":
+            now = check_node(job, rank)
         else:
             named, now = job.await_lines(r"the job hangs: (.*) \(dlaunchctl stacks ", 0, LIMIT_S)
             check_rank(named, rank)

@@ -5,6 +5,8 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
+#include "core/clock.h"
+
 static char *env[2]; /* where the control sockets are */
 
 static void setup(void)
@@ -146,6 +148,48 @@ START_TEST(a_job_that_goes_on)
 }
 END_TEST
 
+/* Stops or continues a launcher and its workers: the host is cut off. */
+static void signal_node(const struct proc *p, int signo)
+{
+    char path[64];
+    pid_t agent = agent_of(p);
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)agent, (int)agent);
+    char *children = read_file(path), *save = NULL;
+    kill(p->pid, signo);
+    kill(agent, signo);
+    for (char *c = strtok_r(children, " \n", &save); c; c = strtok_r(NULL, " \n", &save))
+        kill(atoi(c), signo);
+    free(children);
+}
+
+/* Its workers are named on the other node: at once, as its launcher does not answer. When it does,
+ * the job goes on. */
+START_TEST(a_node_that_is_cut_off)
+{
+    struct cluster c;
+    int cut = _i, other = 1 - _i;
+    start_pair(&c, 2, "--rdzv_conf keep_alive_interval=20", "none", 0);
+    for (int i = 0; i < 2; i++)
+        proc_expect_out(&c.node[i], "up\nup\n", 120);
+    test_elapse(2); /* its steps are learnt */
+    uint64_t cut_ns = mono_ns();
+    signal_node(&c.node[cut], SIGSTOP);
+    proc_expect_err(&c.node[other], "the job hangs: ", 30);
+    double seconds = (double)(mono_ns() - cut_ns) / 1e9;
+    proc_expect_err(&c.node[other],
+                    cut == 0 ? "the node of the coordinator (127.0.0.1:"
+                             : "ranks 2, 3; the first of them, rank 2 on ",
+                    5);
+    proc_expect_err(&c.node[other], " does not answer", 5);
+    ck_assert_msg(seconds < test_seconds(10), "after %.1f s", seconds);
+    signal_node(&c.node[cut], SIGCONT);
+    proc_expect_err(&c.node[other], "the workers of this node go on after all", 60);
+    write_file(tmppath("end"), "");
+    cluster_wait(&c, 0, 60);
+    cluster_fini(&c);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("hangs");
@@ -155,6 +199,7 @@ static Suite *suite(void)
     tcase_add_test(t, what_follows);
     tcase_add_test(t, no_false_alarm);
     tcase_add_test(t, a_job_that_goes_on);
+    tcase_add_loop_test(t, a_node_that_is_cut_off, 0, 2);
     suite_add_tcase(s, t);
     return s;
 }

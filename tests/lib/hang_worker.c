@@ -4,15 +4,24 @@
  *
  * Steps of STEP_MS milliseconds, if the environment has it, with two operations each; after twice
  * STEPS of them (40, or as the environment has it) rank RANK does what KIND says, and the others go
- * on until they wait for it: none    nothing: the steps go on until DIR/end exists sleep   sleeps
- * for ever loop    an endless loop skip    leaves out one operation: the next one does not match
- * those of the others send    sends to the next rank, which does not receive locks   two threads,
- * two mutexes group   its operation is that of another group stop    SIGSTOP kernel  state D: it
- * waits for a child of vfork() that does not go on pipe    writes to a full pipe lock    waits for
- * a lock on a file pause   works for 1.5 s once and goes on: a checkpoint slow    all work as long
- * as their CPU time says, rank RANK LATE percent longer (default: 30) starve  rank RANK waits so
- * much longer for a pipe in every step When that was stands in DIR/planted, in seconds of the wall
- * clock. Every rank says "up" after the first STEPS. */
+ * on until they wait for it:
+ * - none: nothing; the steps go on until DIR/end exists
+ * - sleep: sleeps for ever
+ * - loop: an endless loop
+ * - skip: leaves out one operation: the next one does not match those of the others
+ * - send: sends to the next rank, which does not receive
+ * - locks: two threads, two mutexes
+ * - group: its operation is that of another group
+ * - stop: SIGSTOP
+ * - node: its launcher is stopped, too
+ * - kernel: state D: it waits for a child of vfork() that does not go on
+ * - pipe: writes to a full pipe
+ * - lock: waits for a lock on a file
+ * - pause: works for 1.5 s once and goes on: a checkpoint
+ * - slow: all work as long as their CPU time says, rank RANK LATE percent longer (default: 30)
+ * - starve: rank RANK waits so much longer for a pipe in every step
+ * When that was stands in DIR/planted, in seconds of the wall clock. Every rank says "up" after the
+ * first STEPS. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -185,6 +194,22 @@ static void meet_in_group(void)
     check(dlcoll_barrier(g_pair, NULL, NULL), "barrier of a group");
 }
 
+/* The launcher, too: its guardian, the agent and one worker, for which the others wait. */
+static void stop_node(void)
+{
+    char path[64], text[512];
+    int agent = (int)getppid(), guardian = 0;
+    snprintf(path, sizeof(path), "/proc/%d/stat", agent);
+    FILE *f = fopen(path, "r");
+    if (!f || !fgets(text, sizeof(text), f) ||
+        sscanf(strrchr(text, ')'), ") %*c %d", &guardian) != 1)
+        exit(4);
+    fclose(f);
+    kill(guardian, SIGSTOP);
+    kill(agent, SIGSTOP);
+    raise(SIGSTOP);
+}
+
 static void plant(const char *kind, const char *dir, int rank, int size)
 {
     if (strcmp(kind, "sleep") == 0)
@@ -203,6 +228,8 @@ static void plant(const char *kind, const char *dir, int rank, int size)
         wait_in_kernel();
     else if (strcmp(kind, "stop") == 0)
         raise(SIGSTOP);
+    else if (strcmp(kind, "node") == 0)
+        stop_node();
     else if (strcmp(kind, "pipe") == 0)
         fill_pipe();
     else if (strcmp(kind, "lock") == 0)

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "agent/stacks/hang_watch.h"
@@ -72,7 +73,7 @@ START_TEST(patience_follows_the_gaps)
     ck_assert_uint_eq(hang_rank_patience(&l.r, l.after), SECOND / 2);
     for (int i = 0; i < 200; i++)
         operation_after(&l, 300 * MS, 2);
-    ck_assert_uint_eq(hang_rank_patience(&l.r, l.after), 900 * MS);
+    ck_assert_uint_eq((hang_rank_patience(&l.r, l.after) + MS / 2) / MS, 900);
     for (int i = 0; i < 400; i++) /* a job that has become faster */
         operation_after(&l, 50 * MS, 2);
     ck_assert_uint_eq(hang_rank_patience(&l.r, l.after), SECOND / 2);
@@ -81,6 +82,62 @@ START_TEST(patience_follows_the_gaps)
     l.s.output++;
     hang_rank_look(&l.r, &l.s, l.now + 6 * SECOND);
     ck_assert_uint_eq(hang_rank_silence(&l.r, l.now + 6 * SECOND), 0);
+}
+END_TEST
+
+/* Ranks start at different times, so that the first operations take seconds. */
+START_TEST(a_slow_start_is_forgotten)
+{
+    struct life l = {.now = SECOND, .after = SECOND / 2};
+    hang_rank_look(&l.r, &l.s, l.now);
+    for (int i = 0; i < 2 * HANG_EARLY + 1; i++) {
+        operation_after(&l, i < 2 ? 5 * SECOND : 300 * MS, 2);
+        operation_after(&l, i < 2 ? 3 * SECOND : MS, 3);
+        if (i >= 4 && i < 2 * HANG_EARLY - 1)
+            ck_assert_uint_ge(hang_rank_patience(&l.r, l.after), 5 * SECOND);
+    }
+    ck_assert_uint_eq(hang_rank_patience(&l.r, l.after), 900 * MS);
+    operation_after(&l, 300 * MS, 2);
+    ck_assert_uint_eq(hang_rank_patience(&l.r, l.after), l.after);
+}
+END_TEST
+
+/* One long step among short ones: longer than what is usual, but not than it. */
+START_TEST(one_long_gap)
+{
+    struct life l = {.now = SECOND, .after = SECOND / 2};
+    hang_rank_look(&l.r, &l.s, l.now);
+    for (int i = 0; i < 50; i++)
+        operation_after(&l, 200 * MS, 2);
+    operation_after(&l, 450 * MS, 2);
+    operation_after(&l, 200 * MS, 2);
+    uint64_t patience = hang_rank_patience(&l.r, l.after);
+    ck_assert_uint_gt(patience, 850 * MS);
+    ck_assert_uint_lt(patience, 900 * MS);
+    for (int i = 0; i < 100; i++)
+        operation_after(&l, 200 * MS, 2);
+    ck_assert_uint_lt(hang_rank_patience(&l.r, l.after), 610 * MS);
+}
+END_TEST
+
+/* What a program does that starts is of another kind than steps with data. */
+START_TEST(data_begin_to_flow)
+{
+    struct hang_rank r = {0};
+    struct hang_signs s = {0};
+    uint64_t now = SECOND;
+    for (int i = 0; i < 20; i++, now += 2 * SECOND) { /* it prints while it waits for others */
+        s.output++;
+        hang_rank_look(&r, &s, now);
+    }
+    for (int i = 0; i < 2 * HANG_EARLY + 2; i++, now += 100 * MS) {
+        s.traffic += 10;
+        hang_rank_look(&r, &s, now);
+    }
+    ck_assert_uint_eq(hang_rank_patience(&r, SECOND / 2), SECOND / 2);
+    s.output++;
+    hang_rank_look(&r, &s, now);
+    ck_assert_uint_ge(hang_rank_patience(&r, SECOND / 2), 4 * SECOND);
 }
 END_TEST
 
@@ -154,6 +211,126 @@ START_TEST(bytes_are_counted)
     ck_assert_uint_eq(none.bytes, 0); /* the store's */
     close(client);
     close(server);
+    close(listener);
+    sockets_free(s);
+}
+END_TEST
+
+/* A worker that connects and writes as it is told. */
+struct talker {
+    int pid, orders;
+};
+
+static void talk(int orders, int port)
+{
+    int sockets[8], n = 0;
+    char order;
+    static const char bytes[1000];
+    while (read(orders, &order, 1) == 1) {
+        if (order == 'e')
+            _exit(0);
+        if (order == 'c')
+            sockets[n++] = raw_connect(port);
+        else if (write(sockets[n - 1], bytes, sizeof(bytes)) != sizeof(bytes))
+            _exit(1);
+    }
+    _exit(0);
+}
+
+static struct talker talker_start(int port)
+{
+    int fds[2];
+    ck_assert_int_eq(pipe(fds), 0);
+    struct talker t = {fork(), fds[1]};
+    if (t.pid == 0) {
+        close(fds[1]);
+        talk(fds[0], port);
+    }
+    close(fds[0]);
+    return t;
+}
+
+/* Returns this process's end of its new connection. */
+static int talker_connect(struct talker *t, int listener)
+{
+    ck_assert_int_eq(write(t->orders, "c", 1), 1);
+    return accept(listener, NULL, NULL);
+}
+
+static void talker_end(struct talker *t)
+{
+    ck_assert_int_eq(write(t->orders, "e", 1), 1);
+    close(t->orders);
+    ck_assert_int_eq(waitpid(t->pid, NULL, 0), t->pid);
+}
+
+enum { TALKERS = 3 };
+
+static void look_at_all(struct sockets *s, const struct talker *t, uint64_t *now,
+                        uint64_t bytes[TALKERS])
+{
+    *now += SOCKETS_MS * MS;
+    for (int i = 0; i < TALKERS; i++)
+        bytes[i] = sockets_traffic(s, i, t[i].pid, 0, *now).bytes;
+}
+
+/* One of them sends 1000 bytes: its count rises by that much, and no other one does. */
+static void expect_bytes_of(struct sockets *s, struct talker *t, int who, int far, uint64_t *now)
+{
+    uint64_t before[TALKERS], bytes[TALKERS];
+    char got[1000];
+    look_at_all(s, t, now, before);
+    ck_assert_int_eq(write(t[who].orders, "w", 1), 1);
+    ck_assert_int_eq(recv(far, got, sizeof(got), MSG_WAITALL), sizeof(got));
+    for (int i = 0; i < 1000; i++) { /* acknowledged by and by */
+        look_at_all(s, t, now, bytes);
+        if (bytes[who] >= before[who] + sizeof(got))
+            break;
+        sched_yield();
+    }
+    for (int i = 0; i < TALKERS; i++)
+        ck_assert_uint_eq(bytes[i] - before[i], i == who ? sizeof(got) : 0);
+}
+
+/* Whose bytes they are; a new connection counts when the descriptors are listed anew, and another
+ * process in a worker's place at once. */
+START_TEST(bytes_of_several_workers)
+{
+    struct sockets *s = sockets_new(TALKERS);
+    struct talker t[TALKERS];
+    int port, listener = listen_anywhere(&port), far[TALKERS];
+    uint64_t now = mono_ns(), bytes[TALKERS];
+    for (int i = 0; i < TALKERS; i++)
+        t[i] = talker_start(port); /* none has this process's ends of the connections */
+    struct talker spare = talker_start(port);
+    for (int i = 0; i < TALKERS; i++)
+        far[i] = talker_connect(&t[i], listener);
+    if (access("/proc/net/tcp", R_OK) < 0) {
+        test_skip("this kernel does not count");
+        return;
+    }
+    look_at_all(s, t, &now, bytes);
+    for (int i = 0; i < 2 * TALKERS; i++)
+        expect_bytes_of(s, t, i % TALKERS, far[i % TALKERS], &now);
+    int second = talker_connect(&t[1], listener);
+    now += SECOND;
+    look_at_all(s, t, &now, bytes);
+    ck_assert_uint_eq(bytes[1], 2000 + 2); /* each connection began with one that counts */
+    expect_bytes_of(s, t, 1, second, &now);
+    talker_end(&t[2]);
+    close(far[2]);
+    t[2] = spare;
+    far[2] = talker_connect(&t[2], listener);
+    look_at_all(s, t, &now, bytes); /* finds out that it is another one */
+    look_at_all(s, t, &now, bytes);
+    ck_assert_uint_eq(bytes[2], 1);
+    ck_assert_uint_eq(bytes[0], 2000 + 1);
+    expect_bytes_of(s, t, 2, far[2], &now);
+    for (int i = 0; i < TALKERS; i++) {
+        talker_end(&t[i]);
+        close(far[i]);
+    }
+    close(second);
     close(listener);
     sockets_free(s);
 }
@@ -264,7 +441,7 @@ START_TEST(stopped_silent_and_odd_ranks)
     b = job(4, "barrier");
     a.s[1].silent = b.s[1].silent = true;
     v = judge_both(&a, &b);
-    ck_assert(v.state == HANG_HUNG && v.n == 1 && v.ranks[0] == 1);
+    ck_assert(v.state == HANG_HUNG && v.n == 1 && v.ranks[0] == 1 && v.silent);
     ck_assert_ptr_nonnull(strstr(v.text, "its node does not answer"));
     a = job(4, "barrier");
     b = job(4, "barrier");
@@ -347,9 +524,13 @@ static Suite *suite(void)
     TCase *t = test_case(s, "hangs", 60);
     tcase_add_test(t, a_day_without_alarms);
     tcase_add_test(t, patience_follows_the_gaps);
+    tcase_add_test(t, a_slow_start_is_forgotten);
+    tcase_add_test(t, one_long_gap);
+    tcase_add_test(t, data_begin_to_flow);
     tcase_add_test(t, cpu_time_is_life);
     tcase_add_test(t, bytes_are_life);
     tcase_add_test(t, bytes_are_counted);
+    tcase_add_test(t, bytes_of_several_workers);
     tcase_add_test(t, who_is_missing);
     tcase_add_test(t, a_rank_that_moves_is_suspect_only);
     tcase_add_test(t, a_job_that_goes_on_or_idles);

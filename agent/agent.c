@@ -1441,7 +1441,8 @@ static void get_gather_node(void *arg, struct gather_node *out)
     size_t n = 0;
     for (int i = 0; i < a->job->nproc; i++) {
         if (is_in_round(a) && worker_is_alive(&a->workers[i]))
-            a->sampled[n++] = (struct sampler_worker){a->workers[i].rank, a->workers[i].pid};
+            a->sampled[n++] = (struct sampler_worker){a->workers[i].rank, a->workers[i].pid,
+                                                      segment_ops(&a->segment, i) > 0};
     }
     *out = (struct gather_node){.table = is_in_round(a) ? a->ctx.table : NULL,
                                 .group_rank = a->ctx.group_rank,

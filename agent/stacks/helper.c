@@ -9,8 +9,11 @@
 
 #include "agent/stacks/kernel_side.h"
 #include "agent/stacks/native.h"
+#include "agent/stacks/nccl_ras.h"
 #include "agent/stacks/py_spy.h"
 #include "agent/stacks/python.h"
+#include "agent/stacks/remote.h"
+#include "agent/stacks/torch_recorder.h"
 #include "core/fd.h"
 #include "core/mem.h"
 
@@ -56,7 +59,26 @@ static void finish(struct sample *s)
     put(s);
 }
 
-static void take(struct sample *s, struct py_spy *spy)
+/* What NCCL and PyTorch say of its operations. The service is asked once for all workers. */
+static void ask_libraries(struct sample *s)
+{
+    static struct nccl_ras ras;
+    static bool asked;
+    if (!nccl_ras_concerns(s->pid))
+        return;
+    char *environment = remote_environ(s->pid);
+    if (!asked)
+        nccl_ras_ask(&ras, remote_env(environment, "NCCL_RAS_ADDR"));
+    asked = true;
+    const struct sample_op *op = nccl_ras_of(&ras, s->pid);
+    if (op)
+        s->op = *op;
+    else
+        torch_recorder_look(environment, s);
+    free(environment);
+}
+
+static void take(struct sample *s, bool recorded, struct py_spy *spy)
 {
     struct python py;
     if (!kernel_side_read(s)) {
@@ -64,6 +86,8 @@ static void take(struct sample *s, struct py_spy *spy)
         put(s);
         return;
     }
+    if (!recorded)
+        ask_libraries(s);
     python_find(s->pid, &py);
     if (py.kind == PYTHON_OLD && py_spy_path()) {
         if (py_spy_start(spy, py_spy_path(), s->pid))
@@ -88,12 +112,14 @@ int helper_main(int argc, char **argv)
     struct sample *s = xcalloc(n, sizeof(*s));
     struct py_spy *spy = xcalloc(n, sizeof(*spy));
     prctl(PR_SET_NAME, HELPER_NAME);
+    signal(SIGPIPE, SIG_IGN);    /* of a pipe that a worker closes */
     unsetenv("DEBUGINFOD_URLS"); /* libdw would ask the network for debug information */
     for (size_t i = 0; i < n; i++) {
-        if (sscanf(argv[i + 1], "%d:%d", &s[i].rank, &s[i].pid) != 2)
+        int recorded;
+        if (sscanf(argv[i + 1], "%d:%d:%d", &s[i].rank, &s[i].pid, &recorded) != 3)
             return 2;
         s[i].node = -1;
-        take(&s[i], &spy[i]);
+        take(&s[i], recorded, &spy[i]);
     }
     for (size_t i = 0; i < n; i++) {
         if (!spy[i].pid)

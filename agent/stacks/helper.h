@@ -3,7 +3,8 @@
 #ifndef AGENT_STACKS_HELPER_H
 #define AGENT_STACKS_HELPER_H
 
-/* dlaunch runs as the helper under this name, with RANK:PID for each worker as arguments. */
+/* dlaunch runs as the helper under this name, with an argument RANK:PID:RECORDED for each
+ * worker; RECORDED: as in sampler.h. */
 #define HELPER_NAME "dlaunch-stacks"
 
 /* The process's main function. Each worker's sample is written to standard output as soon as it is

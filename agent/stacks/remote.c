@@ -9,6 +9,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "core/bytes.h"
 #include "core/fd.h"
 #include "core/mem.h"
 
@@ -63,6 +64,37 @@ int remote_maps(pid_t pid, bool (*each)(void *arg, const struct remote_map *m), 
     }
     fclose(f);
     return 0;
+}
+
+char *remote_environ(pid_t pid)
+{
+    enum { ENVIRONMENT_MAX = 4 << 20 };
+    char path[64];
+    struct buf b = BUF_INIT;
+    snprintf(path, sizeof(path), "/proc/%d/environ", (int)pid);
+    _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : 1;
+    while (n > 0 && b.len < ENVIRONMENT_MAX) {
+        xbuf_reserve(&b, 65536);
+        n = read(fd, b.data + b.len, 65536);
+        b.len += n > 0 ? (size_t)n : 0;
+    }
+    if (n < 0) {
+        buf_fini(&b);
+        return NULL;
+    }
+    buf_put(&b, "\0", 2); /* the last string may lack its own */
+    return (char *)b.data;
+}
+
+const char *remote_env(const char *environment, const char *name)
+{
+    size_t len = strlen(name);
+    for (const char *s = environment; s && *s; s += strlen(s) + 1) {
+        if (strncmp(s, name, len) == 0 && s[len] == '=')
+            return s + len + 1;
+    }
+    return NULL;
 }
 
 static bool read_at(int fd, void *out, size_t n, uint64_t at)

@@ -20,6 +20,12 @@ struct remote_map {
 /* Calls each() for its mappings until it returns false. 0 or -errno. */
 int remote_maps(pid_t pid, bool (*each)(void *arg, const struct remote_map *m), void *arg);
 
+/* The environment with which the process was started: strings, each with its NUL, then one more
+ * NUL. To be freed; NULL: it cannot be read. */
+char *remote_environ(pid_t pid);
+/* The value of a variable in it, or NULL. */
+const char *remote_env(const char *environment, const char *name);
+
 /* Where the section of the ELF file that begins in this mapping is in the process's memory; 0: it
  * has no such section. */
 uint64_t remote_section(pid_t pid, const struct remote_map *m, const char *section);

@@ -124,6 +124,7 @@ static void put_sample(struct buf *b, const struct sample *s)
     buf_u64(b, s->op.seq);
     buf_u64(b, s->op.age_ms);
     buf_u8(b, s->op.open);
+    buf_u8(b, s->op.reported);
     buf_str(b, s->op.text);
     buf_u32(b, (uint32_t)s->more_threads);
     buf_u16(b, (uint16_t)s->nthreads);
@@ -173,6 +174,7 @@ static void get_sample(struct rd *r, struct sample *s)
     s->op.seq = rd_u64(r);
     s->op.age_ms = rd_u64(r);
     s->op.open = rd_u8(r) != 0;
+    s->op.reported = rd_u8(r) != 0;
     rd_str(r, s->op.text, sizeof(s->op.text));
     s->more_threads = (int)rd_u32(r);
     int n = rd_u16(r);

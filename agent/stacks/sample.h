@@ -24,12 +24,14 @@ struct sample_thread {
     char **frames; /* owned; the outermost first: "step (train.py:31)" */
 };
 
-/* The worker's last collective operation, from its flight recorder. */
+/* The worker's last collective operation, from its flight recorder in the launcher's segment, else
+ * as NCCL or PyTorch says. */
 struct sample_op {
     uint64_t number; /* of all that it has begun; 0: it has begun none */
     uint64_t group, seq;
     uint64_t age_ms;            /* since it began if it is open, else since it ended */
     bool open;                  /* it has not ended */
+    bool reported;              /* by NCCL or PyTorch, which may not answer for the next sample */
     char text[SAMPLE_TEXT_MAX]; /* "all_reduce of 3 f32 (sum)" */
 };
 

@@ -176,7 +176,8 @@ static bool spawn_helper(struct run *r)
     char **argv = xcalloc(r->n + 2, sizeof(*argv));
     argv[0] = xstrdup(HELPER_NAME);
     for (size_t i = 0; i < r->n; i++)
-        argv[i + 1] = xasprintf("%d:%d", r->workers[i].rank, r->workers[i].pid);
+        argv[i + 1] =
+            xasprintf("%d:%d:%d", r->workers[i].rank, r->workers[i].pid, r->workers[i].recorded);
     const struct spawn_request req = {.path = "/proc/self/exe",
                                       .argv = argv,
                                       .envp = environ,

@@ -14,6 +14,7 @@ struct sampler;
 
 struct sampler_worker {
     int rank, pid;
+    bool recorded; /* its operations are, so that NCCL and PyTorch need not be asked */
 };
 
 /* Borrows the loop and the spawner. */

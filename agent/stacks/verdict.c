@@ -77,6 +77,14 @@ static const char *collective_of(const struct sample *s)
     return NULL;
 }
 
+/* Not if one of them is not known. */
+static bool other_operation(const struct sample_op *a, const struct sample_op *b)
+{
+    if ((a->reported && !b->number) || (b->reported && !a->number))
+        return false;
+    return a->number != b->number || a->open != b->open;
+}
+
 static enum conduct conduct_of(const struct sample *a, const struct sample *b)
 {
     if (b->silent) /* once only: its node is busy */
@@ -86,8 +94,7 @@ static enum conduct conduct_of(const struct sample *a, const struct sample *b)
     const struct sample_thread *t = &b->threads[0];
     if (t->state == 'T' || t->state == 't')
         return STOPPED;
-    if (!a || !a->nthreads || a->pid != b->pid || a->op.number != b->op.number ||
-        a->op.open != b->op.open)
+    if (!a || !a->nthreads || a->pid != b->pid || other_operation(&a->op, &b->op))
         return MOVES;
     if (b->op.number && b->op.open)
         return WAITS;

@@ -1,0 +1,142 @@
+#include "agent/stacks/torch_recorder.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/stacks/pickle.h"
+#include "agent/stacks/remote.h"
+#include "core/fd.h"
+#include "core/hash.h"
+
+#define SECOND UINT64_C(1000000000)
+
+static bool is_message(const struct pickle_value *entry)
+{
+    return pickle_number(pickle_get(entry, "is_p2p"), 0) != 0;
+}
+
+/* By its own state, or because a later one of its group has: not all backends write the former. */
+static bool has_ended(const struct pickle_value *root, const struct pickle_value *entry)
+{
+    char state[16], group[24];
+    pickle_text(pickle_get(entry, "state"), state, sizeof(state));
+    if (strcmp(state, "completed") == 0)
+        return true;
+    snprintf(group, sizeof(group), "%lld",
+             (long long)pickle_number(pickle_get(entry, "pg_id"), -1));
+    const struct pickle_value *status = pickle_get(pickle_get(root, "pg_status"), group);
+    int64_t last = pickle_number(pickle_get(status, "last_completed_collective"), -1);
+    return !is_message(entry) && last >= 0 &&
+           pickle_number(pickle_get(entry, "collective_seq_id"), INT64_MAX) <= last;
+}
+
+static int64_t record_of(const struct pickle_value *entry)
+{
+    return pickle_number(pickle_get(entry, "record_id"), -1);
+}
+
+/* NULL: there is none. */
+static const struct pickle_value *find_entry(const struct pickle_value *root)
+{
+    const struct pickle_value *open = NULL, *last = NULL, *entries = pickle_get(root, "entries");
+    const struct pickle_item *i = entries && entries->type == PICKLE_LIST ? entries->first : NULL;
+    for (; i; i = i->next) {
+        if (record_of(i->value) < 0)
+            continue;
+        if (!has_ended(root, i->value) && (!open || record_of(i->value) < record_of(open)))
+            open = i->value;
+        if (!last || record_of(i->value) > record_of(last))
+            last = i->value;
+    }
+    return open ? open : last;
+}
+
+/* "nccl:all_reduce" of a group -> "all_reduce in group 0". */
+static void describe(const struct pickle_value *entry, struct sample_op *out)
+{
+    char name[96], group[96] = "";
+    pickle_text(pickle_get(entry, "profiling_name"), name, sizeof(name));
+    const struct pickle_value *names = pickle_get(entry, "process_group");
+    if (names && names->type == PICKLE_LIST && names->first)
+        pickle_text(names->first->value, group, sizeof(group));
+    for (const char *c = group; *c; c++)
+        out->group = hash_add(out->group, (uint64_t)(unsigned char)*c);
+    const char *colon = strchr(name, ':');
+    snprintf(out->text, sizeof(out->text), "%s in group %s", colon ? colon + 1 : name, group);
+}
+
+bool torch_recorder_parse(const void *dump, size_t len, uint64_t now_ns, struct sample_op *out)
+{
+    struct pickle *p = pickle_read(dump, len);
+    const struct pickle_value *root = p ? pickle_root(p) : NULL, *e = find_entry(root);
+    *out = (struct sample_op){0};
+    if (e) {
+        const char *number = is_message(e) ? "p2p_seq_id" : "collective_seq_id";
+        uint64_t created = (uint64_t)pickle_number(pickle_get(e, "time_created_ns"), 0);
+        out->number = (uint64_t)record_of(e) + 1;
+        out->seq = (uint64_t)pickle_number(pickle_get(e, number), 0);
+        out->open = !has_ended(root, e);
+        out->age_ms = created && now_ns > created ? (now_ns - created) / 1000000 : 0;
+        out->reported = true;
+        describe(e, out);
+    }
+    pickle_free(p);
+    return e != NULL;
+}
+
+static uint64_t now_real(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * SECOND + (uint64_t)t.tv_nsec;
+}
+
+/* False: there is no fresh one. */
+static bool read_dump(const char *path, struct sample_op *out)
+{
+    struct stat st;
+    uint64_t now = now_real();
+    _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size <= 0 ||
+        (uint64_t)st.st_size > PICKLE_BYTES_MAX)
+        return false;
+    uint64_t written = (uint64_t)st.st_mtim.tv_sec * SECOND + (uint64_t)st.st_mtim.tv_nsec;
+    if (now > written + TORCH_RECORDER_FRESH_S * SECOND)
+        return false;
+    /* Not mapped: a file that becomes shorter meanwhile would be a SIGBUS. */
+    size_t len = (size_t)st.st_size;
+    void *dump = malloc(len);
+    bool good = dump && pread(fd, dump, len, 0) == (ssize_t)len &&
+                torch_recorder_parse(dump, len, now, out);
+    free(dump);
+    return good;
+}
+
+/* Nobody reads the pipe: there is no such thread, or it is busy with another dump. */
+static void ask(const char *path)
+{
+    struct stat st;
+    _cleanup_fd_ int fd = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode))
+        (void)!write(fd, "1", 1);
+}
+
+void torch_recorder_look(const char *environment, struct sample *s)
+{
+    char path[4096];
+    const char *pipe = remote_env(environment, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE");
+    const char *file = remote_env(environment, "TORCH_FR_DUMP_TEMP_FILE");
+    file = file ? file : remote_env(environment, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE");
+    if (!pipe || !file)
+        return;
+    snprintf(path, sizeof(path), "%s%d", file, s->rank);
+    if (read_dump(path, &s->op))
+        return;
+    snprintf(path, sizeof(path), "%s%d.pipe", pipe, s->rank);
+    ask(path);
+}

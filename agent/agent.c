@@ -1728,7 +1728,9 @@ static bool merge_answers(void *arg, uint64_t id, const struct rdzv_answers *ans
                           struct buf *out)
 {
     (void)arg;
-    return id & TOP_ID && id & TOP_ROWS && top_merge(id, answers, out);
+    if (id & TOP_ID)
+        return id & TOP_ROWS && top_merge(id, answers, out);
+    return !(id & (MODEX_ID | SLOW_ID)) && gather_merge(id, answers, out);
 }
 
 struct stacks_request {

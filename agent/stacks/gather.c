@@ -81,11 +81,9 @@ static bool has_answered(const struct gathering *q, int node)
 
 /* Notes for all that is under way that a node is here. A late answer to what is over counts, too:
  * the node is not silent. */
-static void take_here(struct gatherer *g, const struct rdzv_answer *a)
+static void note_here(struct gatherer *g, uint32_t node)
 {
-    struct rd r = rd_init(a->data, a->len);
-    uint32_t node = rd_u32(&r);
-    for (struct gathering *q = g->list; q && !r.bad; q = q->next) {
+    for (struct gathering *q = g->list; q; q = q->next) {
         uint64_t took = uv_now(g->loop) - q->begun_ms;
         if (!q->here || node >= (uint32_t)q->nnodes || q->here[node])
             continue;
@@ -94,6 +92,16 @@ static void take_here(struct gatherer *g, const struct rdzv_answer *a)
         q->last_call = false;
         if (AWAY_TIMES * took > q->away_ms)
             q->away_ms = AWAY_TIMES * took;
+    }
+}
+
+/* The answer of one node, or of several. */
+static void take_here(struct gatherer *g, const struct rdzv_answer *a)
+{
+    for (struct rd r = rd_init(a->data, a->len); r.p < r.end && !r.bad;) {
+        uint32_t node = rd_u32(&r);
+        if (!r.bad)
+            note_here(g, node);
     }
 }
 
@@ -180,14 +188,44 @@ static void look_soon(struct gatherer *g)
     uv_timer_start(&g->timer, on_gather_timer, 0, 0);
 }
 
+/* An answer is u32, of how many nodes it is, and their samples. */
 static void take_answer(struct gathering *q, const uint8_t *p, size_t n)
 {
     struct rd r = rd_init(p, n);
+    int nodes = (int)rd_u32(&r);
     if (q->nodes == 0)
         return;
     samples_decode(&r, &q->all);
-    q->nodes--;
+    q->nodes = nodes > 0 && nodes < q->nodes ? q->nodes - nodes : 0;
     look_soon(q->g);
+}
+
+static bool merge_samples(struct rdzv_answers rest, struct buf *out)
+{
+    struct samples all = {0};
+    struct rdzv_answer one;
+    uint32_t nodes = 0;
+    bool good = true;
+    while (good && rdzv_next_answer(&rest, &one)) {
+        struct rd r = rd_init(one.data, one.len);
+        nodes += rd_u32(&r);
+        good = samples_decode(&r, &all);
+    }
+    buf_u32(out, nodes);
+    samples_encode(out, &all);
+    samples_fini(&all);
+    return good && out->len <= RDZV_ANSWER_MAX;
+}
+
+bool gather_merge(uint64_t id, const struct rdzv_answers *answers, struct buf *out)
+{
+    struct rdzv_answers rest = *answers;
+    struct rdzv_answer one;
+    if (!(id & GATHER_HERE))
+        return merge_samples(rest, out);
+    while (rdzv_next_answer(&rest, &one)) /* the numbers of all */
+        buf_put(out, one.data, one.len);
+    return out->len <= RDZV_ANSWER_MAX;
 }
 
 void gatherer_on_answer(struct gatherer *g, const struct rdzv_answer *a)
@@ -220,6 +258,7 @@ static void on_samples(void *arg, const struct samples *all)
         snprintf(s->host, sizeof(s->host), "%s", node.host);
         g->cb.complete(g->cb.arg, s);
     }
+    buf_u32(&b, 1);
     samples_encode(&b, all);
     for (struct gathering *q = g->list; q; q = q->next) {
         if (q->local)

@@ -10,6 +10,7 @@
 
 #include "agent/stacks/sampler.h"
 #include "rendezvous/rules/rank_table.h"
+#include "rendezvous/rules/rdzv_msg.h"
 #include "rendezvous/rules/rdzv_types.h"
 
 #define GATHER_MS   2500                /* for the answers of nodes that are here */
@@ -47,6 +48,9 @@ void gather(struct gatherer *g, bool all_nodes,
 /* Another node, or this one, asks for this node's samples. */
 void gatherer_on_request(struct gatherer *g, const struct rdzv_request *r);
 void gatherer_on_answer(struct gatherer *g, const struct rdzv_answer *a);
+/* Makes one answer of several to this request, in which each stack is there once. False: one is
+ * malformed, or they are together too long. */
+bool gather_merge(uint64_t id, const struct rdzv_answers *answers, struct buf *out);
 /* How many requests have been answered. */
 int gatherer_answers(const struct gatherer *g);
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/map.h"
 #include "core/mem.h"
 #include "rendezvous/rules/rank_table.h"
 
@@ -95,7 +96,31 @@ void samples_sort(struct samples *all)
 
 /* ------------------------------------------------------------------------------------- encoding */
 
-static void put_thread(struct buf *b, const struct sample_thread *t)
+/* The stacks of a message. Each is there once, since most ranks are in the same places. */
+struct stacks {
+    struct map numbers; /* a stack's encoding -> its number, plus one */
+    struct buf list;
+    uint32_t n;
+    struct buf one;
+};
+
+static uint32_t put_stack(struct stacks *k, const struct sample_thread *t)
+{
+    k->one.len = 0;
+    buf_u16(&k->one, (uint16_t)t->nframes);
+    for (int i = 0; i < t->nframes; i++)
+        buf_str(&k->one, t->frames[i]);
+    xbuf_reserve(&k->one, 0);
+    void **number = map_put(&k->numbers, k->one.data, k->one.len);
+    if (number && *number)
+        return (uint32_t)(uintptr_t)*number - 1;
+    if (number)
+        *number = (void *)(uintptr_t)(k->n + 1);
+    buf_put(&k->list, k->one.data, k->one.len);
+    return k->n++;
+}
+
+static void put_thread(struct buf *b, struct stacks *k, const struct sample_thread *t)
 {
     buf_u32(b, (uint32_t)t->tid);
     buf_str(b, t->name);
@@ -103,12 +128,10 @@ static void put_thread(struct buf *b, const struct sample_thread *t)
     buf_u8(b, t->python);
     buf_str(b, t->wchan);
     buf_str(b, t->call);
-    buf_u16(b, (uint16_t)t->nframes);
-    for (int i = 0; i < t->nframes; i++)
-        buf_str(b, t->frames[i]);
+    buf_u32(b, put_stack(k, t));
 }
 
-static void put_sample(struct buf *b, const struct sample *s)
+static void put_sample(struct buf *b, struct stacks *k, const struct sample *s)
 {
     buf_u32(b, (uint32_t)s->rank);
     buf_u32(b, (uint32_t)s->node);
@@ -129,17 +152,49 @@ static void put_sample(struct buf *b, const struct sample *s)
     buf_u32(b, (uint32_t)s->more_threads);
     buf_u16(b, (uint16_t)s->nthreads);
     for (int i = 0; i < s->nthreads; i++)
-        put_thread(b, &s->threads[i]);
+        put_thread(b, k, &s->threads[i]);
 }
 
 void samples_encode(struct buf *b, const struct samples *all)
 {
-    buf_u32(b, (uint32_t)all->n);
+    struct stacks k = {0};
+    struct buf rest = BUF_INIT;
+    map_init(&k.numbers);
     for (size_t i = 0; i < all->n; i++)
-        put_sample(b, &all->s[i]);
+        put_sample(&rest, &k, &all->s[i]);
+    buf_u32(b, k.n);
+    buf_put(b, k.list.data, k.list.len);
+    buf_u32(b, (uint32_t)all->n);
+    buf_put(b, rest.data, rest.len);
+    map_fini(&k.numbers, NULL);
+    buf_fini(&k.list);
+    buf_fini(&k.one);
+    buf_fini(&rest);
 }
 
-static void get_thread(struct rd *r, struct sample *s)
+/* The stacks of a message, each where it begins there. */
+struct got_stacks {
+    struct rd *at;
+    uint32_t n;
+};
+
+static void get_stacks(struct rd *r, struct got_stacks *k)
+{
+    uint32_t n = rd_u32(r);
+    for (k->n = 0; k->n < n && !r->bad; k->n++) {
+        if ((k->n & (k->n - 1)) == 0)
+            k->at = xrealloc(k->at, (k->n ? 2 * (size_t)k->n : 1) * sizeof(*k->at));
+        k->at[k->n] = *r;
+        int frames = rd_u16(r);
+        r->bad |= frames > SAMPLE_FRAMES_MAX;
+        for (int i = 0; i < frames && !r->bad; i++) {
+            char text[SAMPLE_TEXT_MAX];
+            rd_str(r, text, sizeof(text));
+        }
+    }
+}
+
+static void get_thread(struct rd *r, const struct got_stacks *k, struct sample *s)
 {
     char text[SAMPLE_TEXT_MAX];
     struct sample_thread *t = sample_add_thread(s, (int)rd_u32(r));
@@ -148,17 +203,18 @@ static void get_thread(struct rd *r, struct sample *s)
     t->python = rd_u8(r) != 0;
     rd_str(r, t->wchan, sizeof(t->wchan));
     rd_str(r, t->call, sizeof(t->call));
-    int n = rd_u16(r);
-    if (n > SAMPLE_FRAMES_MAX)
-        r->bad = true;
-    for (int i = 0; i < n && !r->bad; i++) {
-        rd_str(r, text, sizeof(text));
-        if (!r->bad)
-            sample_add_frame(t, text);
+    uint32_t stack = rd_u32(r);
+    r->bad |= stack >= k->n;
+    if (r->bad)
+        return;
+    struct rd frames = k->at[stack]; /* checked */
+    for (int n = rd_u16(&frames); n > 0; n--) {
+        rd_str(&frames, text, sizeof(text));
+        sample_add_frame(t, text);
     }
 }
 
-static void get_sample(struct rd *r, struct sample *s)
+static void get_sample(struct rd *r, const struct got_stacks *k, struct sample *s)
 {
     s->rank = (int)rd_u32(r);
     s->node = (int)rd_u32(r);
@@ -182,15 +238,18 @@ static void get_sample(struct rd *r, struct sample *s)
         s->more_threads < 0 || n > SAMPLE_THREADS_MAX)
         r->bad = true;
     for (int i = 0; i < n && !r->bad; i++)
-        get_thread(r, s);
+        get_thread(r, k, s);
 }
 
 bool samples_decode(struct rd *r, struct samples *all)
 {
+    struct got_stacks k = {0};
+    get_stacks(r, &k);
     uint32_t n = rd_u32(r);
     if (n > WORLD_SIZE_MAX)
         r->bad = true;
     for (uint32_t i = 0; i < n && !r->bad; i++)
-        get_sample(r, samples_add(all));
+        get_sample(r, &k, samples_add(all));
+    free(k.at);
     return !r->bad;
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "agent/stacks/gather.h"
 #include "agent/stacks/stack_tree.h"
 #include "core/clock.h"
 
@@ -109,45 +110,100 @@ START_TEST(messages_are_exact_and_checked)
 }
 END_TEST
 
-/* As many launchers as a large job has: their answers become one tree. */
+/* The answer of a node whose workers are in DEPTH frames, but for rank 4711. */
+static void add_answer(struct buf *answers, int node, int nproc, int depth)
+{
+    struct samples own = {0};
+    struct buf b = BUF_INIT;
+    for (int i = 0; i < nproc; i++) {
+        struct sample *s = samples_add(&own);
+        s->rank = node * nproc + i;
+        s->node = node;
+        struct sample_thread *thread = sample_add_thread(s, 1);
+        thread->state = 'S';
+        for (int k = 0; k < depth; k++) {
+            char text[64];
+            snprintf(text, sizeof(text), "function_%d (file.py:%d)", k,
+                     s->rank == 4711 && k > 20 ? k : 100 + k);
+            sample_add_frame(thread, text);
+        }
+    }
+    buf_u32(&b, 1);
+    samples_encode(&b, &own);
+    buf_u32(answers, (uint32_t)b.len);
+    buf_put(answers, b.data, b.len);
+    buf_fini(&b);
+    samples_fini(&own);
+}
+
+static double ms_since(uint64_t from)
+{
+    return (double)(mono_ns() - from) / 1e6;
+}
+
+/* As many launchers as a large job has: inner nodes of the tree merge the answers of 32, and what
+ * they send becomes one tree at the node that asks. */
 START_TEST(a_large_job)
 {
-    enum { NODES = 1024, PROC = 8, DEPTH = 30 };
+    enum { NODES = 1024, WIDTH = 32, PROC = 8, DEPTH = 30 };
     struct samples all = {0};
     struct stack_tree t = {0};
-    uint64_t from = mono_ns();
-    for (int node = 0; node < NODES; node++) {
-        struct samples own = {0};
-        struct buf b = BUF_INIT;
-        for (int i = 0; i < PROC; i++) {
-            struct sample *s = samples_add(&own);
-            s->rank = node * PROC + i;
-            s->node = node;
-            struct sample_thread *thread = sample_add_thread(s, 1);
-            thread->state = 'S';
-            for (int k = 0; k < DEPTH; k++) {
-                char text[64];
-                snprintf(text, sizeof(text), "function_%d (file.py:%d)", k,
-                         s->rank == 4711 && k > 20 ? k : 100 + k);
-                sample_add_frame(thread, text);
-            }
-        }
-        samples_encode(&b, &own);
-        struct rd r = rd_init(b.data, b.len);
-        ck_assert(samples_decode(&r, &all));
-        buf_fini(&b);
-        samples_fini(&own);
+    double inner = 0;
+    size_t before = 0, after = 0;
+    uint64_t from = mono_ns(), root = 0;
+    for (int node = 0; node < NODES; node += WIDTH) {
+        struct buf items = BUF_INIT, merged = BUF_INIT;
+        for (int i = 0; i < WIDTH; i++)
+            add_answer(&items, node + i, PROC, DEPTH);
+        const struct rdzv_answers answers = {.n = WIDTH, .items = rd_init(items.data, items.len)};
+        uint64_t at = mono_ns();
+        ck_assert(gather_merge(1, &answers, &merged));
+        inner = ms_since(at) > inner ? ms_since(at) : inner;
+        before += items.len;
+        after += merged.len;
+        at = mono_ns();
+        struct rd r = rd_init(merged.data, merged.len);
+        ck_assert_uint_eq(rd_u32(&r), WIDTH);
+        ck_assert(samples_decode(&r, &all) && rd_done(&r));
+        root += mono_ns() - at;
+        buf_fini(&items);
+        buf_fini(&merged);
     }
+    uint64_t at = mono_ns();
     samples_sort(&all);
     stack_tree_add(&t, &all);
     char *text = stack_tree_text(&t, &all);
-    printf("%d ranks in %.0f ms\n", NODES * PROC, (double)(mono_ns() - from) / 1e6);
+    root += mono_ns() - at;
+    printf(
+        "%d ranks of %d nodes: merged within %.1f ms at an inner node, %.0f at the root; %zu KiB "
+        "come there in place of %zu; all nodes together %.0f ms\n",
+        NODES * PROC, NODES, inner, (double)root / 1e6, after >> 10, before >> 10, ms_since(from));
+    ck_assert_uint_lt(after, before);
     ck_assert_ptr_nonnull(strstr(text, "0-8191   function_0 (file.py:100)\n"));
     ck_assert_ptr_nonnull(strstr(text, "  0-4710,4712-8191  function_21 (file.py:121)\n"));
     ck_assert_ptr_nonnull(strstr(text, "  4711     function_21 (file.py:21)\n"));
     free(text);
     stack_tree_fini(&t);
     samples_fini(&all);
+}
+END_TEST
+
+/* The numbers of the nodes that are here stay as they are. */
+START_TEST(who_is_here)
+{
+    struct buf items = BUF_INIT, merged = BUF_INIT;
+    for (uint32_t node = 3; node < 6; node++) {
+        buf_u32(&items, 4);
+        buf_u32(&items, node);
+    }
+    const struct rdzv_answers answers = {.n = 3, .items = rd_init(items.data, items.len)};
+    ck_assert(gather_merge(GATHER_HERE | 1, &answers, &merged));
+    struct rd r = rd_init(merged.data, merged.len);
+    for (uint32_t node = 3; node < 6; node++)
+        ck_assert_uint_eq(rd_u32(&r), node);
+    ck_assert(rd_done(&r));
+    buf_fini(&items);
+    buf_fini(&merged);
 }
 END_TEST
 
@@ -159,6 +215,7 @@ static Suite *suite(void)
     tcase_add_test(t, other_threads_and_notes);
     tcase_add_test(t, messages_are_exact_and_checked);
     tcase_add_test(t, a_large_job);
+    tcase_add_test(t, who_is_here);
     suite_add_tcase(s, t);
     return s;
 }

@@ -1451,13 +1451,16 @@ static void get_gather_node(void *arg, struct gather_node *out)
                                 .n = n};
 }
 
-/* Adds what the flight recorder knows. */
+/* Adds what the flight recorder knows, and what is usual. */
 static void complete_sample(void *arg, struct sample *s)
 {
     struct agent *a = arg;
     for (int i = 0; i < a->job->nproc; i++) {
         struct segment_op op;
-        if (a->workers[i].rank != s->rank || !flight_report_current(&a->segment, i, &op))
+        if (a->workers[i].rank != s->rank)
+            continue;
+        s->patient = a->hang && hang_is_patient(a->hang, i);
+        if (!flight_report_current(&a->segment, i, &op))
             continue;
         uint64_t now = mono_ns(), since = op.end_ns ? op.end_ns : op.start_ns;
         s->op = (struct sample_op){.number = op.number,

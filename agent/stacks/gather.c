@@ -7,7 +7,7 @@
 #include "core/mem.h"
 #include "core/uvx.h"
 
-#define AWAY_MS      150 /* at least, for a node to say that it is here */
+#define AWAY_MS      100 /* at least, for a node to say that it is here */
 #define AWAY_TREE_MS 600 /* in a tree of launchers, in which answers wait for others */
 #define NO_TREE      32  /* nodes; as many and fewer have none */
 #define AWAY_TIMES   4   /* as long as the slowest of the others */

@@ -12,7 +12,7 @@
 #define TICK_MS_MAX 200
 #define APART_MS    100 /* at least, between two samples */
 #define OPS_KEPT    15  /* of a worker, in front of the last one */
-#define ECHO_MS     400 /* at least, for the coordinator to send a suspicion to all */
+#define ECHO_MS     250 /* at least, for the coordinator to send a suspicion to all */
 
 /* When a worker has been silent for so much of its patience, the first sample is taken. */
 #define FIRST_SAMPLE(patience) ((patience) / 10 * 6)
@@ -204,6 +204,12 @@ void hang_on_suspicion(struct hang *h, const struct rdzv_request *r)
     uv_timer_stop(&h->echo);
     if (h->cb.leads(h->cb.arg))
         judge(h, r->id < 3600000 ? (unsigned)r->id : APART_MS);
+}
+
+bool hang_is_patient(const struct hang *h, int local_rank)
+{
+    const struct hang_rank *r = &h->ranks[local_rank];
+    return 2 * hang_rank_silence(r, mono_ns()) < hang_rank_patience(r, h->after_ns);
 }
 
 void hang_declared(struct hang *h)

@@ -39,6 +39,8 @@ struct hang *hang_new(uv_loop_t *loop, int nproc, double after, const struct han
 void hang_reset(struct hang *h, bool watch);
 /* Some node suspects a hang, perhaps this one: the coordinator sends that to all. */
 void hang_on_suspicion(struct hang *h, const struct rdzv_request *r);
+/* Whether a worker has been silent for less than half of the time that it may be. */
+bool hang_is_patient(const struct hang *h, int local_rank);
 /* The job hangs, as the coordinator's node says: every node has to be told when it goes on. */
 void hang_declared(struct hang *h);
 

@@ -11,20 +11,35 @@ void hang_rank_reset(struct hang_rank *r)
     memset(r, 0, sizeof(*r));
 }
 
-/* A place is given up for another kind by what falls on it. */
-static struct hang_gap *gap_of(struct hang_rank *r, uint64_t kind)
+/* NULL: none is known. */
+static const struct hang_gap *find_gap(const struct hang_rank *r, uint64_t kind)
 {
-    return &r->gaps[(kind ^ kind >> 32) % HANG_KINDS];
+    for (int i = 0; i < HANG_KINDS; i++) {
+        if (r->gaps[i].n && r->gaps[i].kind == kind)
+            return &r->gaps[i];
+    }
+    return NULL;
+}
+
+/* A new kind gets the place of the one that was not seen for the longest time. */
+static struct hang_gap *take_gap(struct hang_rank *r, uint64_t kind)
+{
+    struct hang_gap *g = (struct hang_gap *)find_gap(r, kind), *oldest = r->gaps;
+    for (int i = 1; !g && i < HANG_KINDS; i++)
+        oldest = r->gaps[i].seen < oldest->seen ? &r->gaps[i] : oldest;
+    if (!g) {
+        g = oldest;
+        *g = (struct hang_gap){.kind = kind};
+    }
+    g->seen = ++r->ngaps;
+    return g;
 }
 
 /* A longer gap counts at once, shorter ones let it be forgotten slowly. What is usual changes
  * little by one gap, however long. */
 static void learn(struct hang_rank *r, uint64_t kind, uint64_t ns)
 {
-    struct hang_gap *g = gap_of(r, kind);
-    r->ngaps++;
-    if (g->n == 0 || g->kind != kind)
-        *g = (struct hang_gap){.kind = kind};
+    struct hang_gap *g = take_gap(r, kind);
     if (g->n < HANG_EARLY && ns > g->early)
         g->early = ns;
     if (g->n == HANG_EARLY) {
@@ -76,17 +91,14 @@ void hang_rank_look(struct hang_rank *r, const struct hang_signs *s, uint64_t no
 
 uint64_t hang_rank_patience(const struct hang_rank *r, uint64_t after_ns)
 {
-    const struct hang_gap *g = gap_of((struct hang_rank *)r, r->last.kind);
-    uint64_t limit = 0, unlearnt = HANG_UNLEARNT * after_ns;
+    const struct hang_gap *g = find_gap(r, r->last.kind);
+    uint64_t limit = g ? gap_limit(g) : 0, unlearnt = HANG_UNLEARNT * after_ns;
     if (r->ngaps < HANG_LEARNT)
         return unlearnt > UNLEARNT_MIN ? unlearnt : UNLEARNT_MIN;
-    if (g->n && g->kind == r->last.kind)
-        limit = gap_limit(g);
-    else
-        for (int i = 0; i < HANG_KINDS; i++) { /* what it does now is new */
-            uint64_t other = gap_limit(&r->gaps[i]);
-            limit = other > limit ? other : limit;
-        }
+    for (int i = 0; i < HANG_KINDS && !g; i++) { /* what it does now is new */
+        uint64_t other = gap_limit(&r->gaps[i]);
+        limit = other > limit ? other : limit;
+    }
     return limit > after_ns ? limit : after_ns;
 }
 

@@ -25,6 +25,7 @@ struct hang_signs {
 /* The times from a sign of one kind to the next sign. */
 struct hang_gap {
     uint64_t kind;
+    uint64_t seen; /* of all gaps of the worker, the number of the newest of this kind */
     unsigned n;
     uint64_t early; /* the longest of the first HANG_EARLY */
     uint64_t usual; /* of those behind them */
@@ -35,7 +36,7 @@ struct hang_rank {
     struct hang_signs last;
     uint64_t looked_ns, looked_cpu_ms;
     uint64_t alive_ns; /* when the last sign was seen; 0: it is not watched */
-    unsigned ngaps;
+    uint64_t ngaps;
     struct hang_gap gaps[HANG_KINDS];
 };
 

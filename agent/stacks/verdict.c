@@ -12,7 +12,7 @@
 enum conduct {
     GONE,      /* it has ended well, or does not run */
     SILENT,    /* its node does not answer */
-    MOVES,     /* it went on between the samples */
+    MOVES,     /* it went on between the samples, or usually does not before long */
     WAITS,     /* in an operation, or in what looks like one */
     STOPPED,   /* by a signal, or a debugger */
     IN_KERNEL, /* state D at both times, in the same place */
@@ -102,7 +102,7 @@ static enum conduct conduct_of(const struct sample *a, const struct sample *b)
         return MOVES;
     if (!b->op.number && collective_of(b) && t->state == 'S')
         return WAITS;
-    if (!same_functions(&a->threads[0], t))
+    if (!same_functions(&a->threads[0], t) || (b->patient && t->state != 'R'))
         return MOVES;
     if (t->state == 'D')
         return IN_KERNEL;

@@ -1,8 +1,9 @@
 #!/usr/bin/python3
-"""libdlcoll in a job: how long dlcoll_init() takes, how soon survivors know of a dead rank, and what shared
-memory is worth to the training example. Medians; two launchers are two on this host.
+"""libdlcoll in a job: how long dlcoll_init() takes, how soon survivors know of a dead rank, what shared memory is
+worth to the training example, and what watching the workers costs. Medians; two launchers are two on this host.
 
-    bench-job.py BUILD_DIR [RUNS]     OPS="all_reduce send": the operations in which a rank is killed
+    bench-job.py BUILD_DIR [RUNS [PART...]]     PART: init, kill, images, watch; all of them
+    OPS="all_reduce send": the operations in which a rank is killed
 """
 import os
 import re
@@ -10,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
@@ -24,6 +26,22 @@ OPS = os.environ.get("OPS", "").split() or subprocess.check_output([IN_JOB, "ope
 TRAIN = [f"{BUILD}/examples/train", "--data", os.path.join(os.path.dirname(BUILD), "examples/data")]
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.pop("MASTER_ADDR", None)
+
+
+WATCHED = ["--hang_after", "60", "--slow_ranks", "3"]
+STEP_MS, WATCHED_S, NPROC = 20, 8, 8
+# A worker whose operations are not recorded, with a few connections, as one with gloo has.
+PLAIN = ["--no-python", "/usr/bin/python3", "-c", """
+import socket, time
+pairs = []
+with socket.create_server(("127.0.0.1", 0)) as s:
+    for _ in range(8):
+        pairs += [socket.create_connection(s.getsockname()), s.accept()[0]]
+while True:
+    time.sleep(%s)
+    pairs[0].send(b"x")
+    pairs[1].recv(1)
+""" % (STEP_MS / 1000)]
 
 
 def launched(nnodes, nproc, argv, **env):
@@ -91,8 +109,57 @@ def images():
         print("  %-42s %6d" % (what, statistics.median(rates)))
 
 
+def launcher_ns(job):
+    """CPU time of the launcher's processes."""
+    pids = [job.pid]
+    with open(f"/proc/{job.pid}/task/{job.pid}/children") as f:
+        pids += map(int, f.read().split()[:1])  # the agent, whose children are the workers
+    total = 0
+    for pid in pids:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/schedstat") as f:
+                total += int(f.read().split()[0])
+    return total
+
+
+def launcher_share(options, argv):
+    """The part of the workers' time that their launcher uses."""
+    job = subprocess.Popen([f"{BUILD}/dlaunch", "--nproc_per_node", str(NPROC), *options, *argv], stdin=subprocess.DEVNULL,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(3)  # it is up
+    before, began = launcher_ns(job), time.monotonic()
+    time.sleep(WATCHED_S)
+    share = (launcher_ns(job) - before) / 1e9 / (time.monotonic() - began) / NPROC
+    job.terminate()
+    job.wait()
+    return share
+
+
+def watching():
+    """What --hang_after and --slow_ranks cost, on and off by turns."""
+    print("\nwatching for hangs and slow ranks                     off            on     difference")
+    for nproc in (1, 2):
+        off, on = [], []
+        for _ in range(max(RUNS, 5)):
+            off.append(float(launched(1, nproc, [IN_JOB, "ops", "20000"])))
+            on.append(float(launched(1, nproc, [*WATCHED, IN_JOB, "ops", "20000"])))
+        cost = min(on) - min(off)
+        print("  all_reduce of 8 B, %d rank%s, ns %26.1f %13.1f %14.1f" % (nproc, "s"[:nproc > 1], min(off), min(on), cost))
+        bar(f"watching, an operation of {nproc}", cost, 50, " ns")
+    for what, argv in (("with libdlcoll", [IN_JOB, "steps", str(STEP_MS)]), ("with plain sockets", PLAIN)):
+        off, on = launcher_share([], argv), launcher_share(WATCHED, argv)
+        print("  the launcher's CPU, %d workers %-18s, %% %9.3f %13.3f %14.3f" % (NPROC, what, 100 * off, 100 * on, 100 * (on - off)))
+        bar(f"watching {NPROC} workers {what}, part of their time", 100 * (on - off), 0.1, " %", 3)
+
+
+PARTS = sys.argv[3:] or ["init", "kill", "images", "watch"]
 with tempfile.TemporaryDirectory() as folder:
-    init_times()
-    kill_times(folder)
-    images()
+    if "init" in PARTS:
+        init_times()
+    if "kill" in PARTS:
+        kill_times(folder)
+    if "images" in PARTS:
+        images()
+    if "watch" in PARTS:
+        watching()
 sys.exit(print_bars())

@@ -120,6 +120,24 @@ START_TEST(one_long_gap)
 }
 END_TEST
 
+/* Kinds do not disturb each other, and more of them than are kept make the oldest one new. */
+START_TEST(many_kinds)
+{
+    struct life l = {.now = SECOND, .after = SECOND / 2};
+    hang_rank_look(&l.r, &l.s, l.now);
+    for (int i = 0; i < 20 * HANG_KINDS; i++)
+        operation_after(&l, i % 4 ? MS : 400 * MS, 32 * (uint64_t)(i % 4));
+    ck_assert_uint_eq(l.r.last.kind, 96);
+    ck_assert_uint_eq(hang_rank_patience(&l.r, l.after), 1200 * MS);
+    operation_after(&l, 400 * MS, 0);
+    ck_assert_uint_eq(hang_rank_patience(&l.r, l.after), l.after);
+    for (int i = 0; i < 2 * HANG_KINDS; i++)
+        operation_after(&l, 2 * MS, 1000 + (uint64_t)i);
+    operation_after(&l, 2 * MS, 96); /* its 400 ms are forgotten */
+    ck_assert_uint_eq(hang_rank_patience(&l.r, l.after), l.after);
+}
+END_TEST
+
 /* What a program does that starts is of another kind than steps with data. */
 START_TEST(data_begin_to_flow)
 {
@@ -410,7 +428,16 @@ START_TEST(a_rank_that_moves_is_suspect_only)
     b = job(4, "barrier");
     outside(&a, 'R', "spin (t.c:9)", 10);
     outside(&b, 'R', "spin (t.c:10)", 10); /* an endless loop */
+    b.s[2].patient = true;
     ck_assert_int_eq(judge_both(&a, &b).state, HANG_HUNG);
+    for (int patient = 0; patient < 2; patient++) { /* its steps are longer than those of others */
+        a = job(4, "barrier");
+        b = job(4, "barrier");
+        outside(&a, 'S', "load (t.c:9)", 10);
+        outside(&b, 'S', "load (t.c:9)", 10);
+        b.s[2].patient = patient;
+        ck_assert_int_eq(judge_both(&a, &b).state, patient ? HANG_SUSPECT : HANG_HUNG);
+    }
 }
 END_TEST
 
@@ -526,6 +553,7 @@ static Suite *suite(void)
     tcase_add_test(t, patience_follows_the_gaps);
     tcase_add_test(t, a_slow_start_is_forgotten);
     tcase_add_test(t, one_long_gap);
+    tcase_add_test(t, many_kinds);
     tcase_add_test(t, data_begin_to_flow);
     tcase_add_test(t, cpu_time_is_life);
     tcase_add_test(t, bytes_are_life);

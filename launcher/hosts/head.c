@@ -568,13 +568,10 @@ static void head_lose_peer(struct head *h, struct peer *p, int status)
 {
     close_fd(&p->out);
     input_forget(&h->input, p);
-    lose_forwarded(h, p);
-    if (p->state == PEER_GONE)
-        return;
-    if (p->exited)
-        p->state = PEER_GONE;
-    else
+    if (p->state != PEER_GONE && !p->exited)
         lost_contact(h, p, status);
+    p->state = PEER_GONE;
+    lose_forwarded(h, p);
 }
 
 static void read_peer(struct head *h, struct peer *p, enum peer_end end)

@@ -414,11 +414,14 @@ void peer_explain(const struct peer *p, int status, struct err *e)
     last_line(p, line, sizeof(line));
     bool missing = !p->by_daemon && WIFEXITED(status) &&
                    (WEXITSTATUS(status) == 127 || WEXITSTATUS(status) == 126);
+    bool said_by_via = p->via && p->via->state != PEER_GONE;
     if (missing)
         err_set(e, -ENOENT,
                 "dlaunch cannot be run there%s%s; --prefix names its place, --bcast "
                 "copies it",
                 *line ? ": " : "", line);
+    else if (*line && said_by_via)
+        err_set(e, -EIO, "reached from %s: %s", p->via->host->name, line);
     else if (*line || p->by_daemon)
         err_set(e, -EIO, "%s", line);
     else if (WIFSIGNALED(status))

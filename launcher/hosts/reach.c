@@ -36,11 +36,14 @@ static const char *command_line(struct options *o, size_t copied)
     if (n > 0)
         self[n] = '\0';
     if (copied)
-        script = options_printf(o,
-                                "umask 077; d=`mktemp -d \"${TMPDIR:-/tmp}/dlaunch.XXXXXX\"` && "
-                                "head -c %zu > \"$d/dlaunch\" && chmod 700 \"$d/dlaunch\" && "
-                                "DLAUNCH_COPIED=\"$d\" exec \"$d/dlaunch\" --from_head",
-                                copied);
+        script = options_printf(
+            o,
+            "umask 077; d=`mktemp -d \"${TMPDIR:-/tmp}/dlaunch.XXXXXX\"` || exit; "
+            "trap 'rm -rf \"$d\"' EXIT; "
+            "head -c %zu > \"$d/dlaunch\" && [ `wc -c < \"$d/dlaunch\"` -eq %zu ] && "
+            "chmod 700 \"$d/dlaunch\" && \"$d/dlaunch\" --version > /dev/null && " /* can be run */
+            "DLAUNCH_COPIED=\"$d\" exec \"$d/dlaunch\" --from_head",
+            copied, copied);
     else if (opt_given(o, OPT_prefix))
         script =
             options_printf(o, "exec %s --from_head",

@@ -186,12 +186,17 @@ def the_coordinator_of_two_is_killed(c):
 def the_whole_job_is_killed_and_started_again(c):
     """Keys that a killed job has left delay the next job, and do not hinder it."""
     etcd = Etcd(c.folder)
-    nodes = [c.launch(etcd, "--nnodes=2", script=STAY) for _ in range(2)]
-    for p in nodes:
-        p.wait("out", "rank . of 4")
-    for p in nodes:
-        p.kill()
-    if not etcd.keys():
+    for _ in range(10):  # a node that is killed a moment later than the other one may have removed the keys
+        nodes = [c.launch(etcd, "--nnodes=2", script=STAY) for _ in range(2)]
+        for p in nodes:
+            p.wait("out", "rank . of 4")
+        for p in nodes:
+            p.p.kill()
+        for p in nodes:
+            p.p.wait()
+        if etcd.keys():
+            break
+    else:
         raise Failure("nothing is left")
     nodes = [c.launch(etcd, "--nnodes=2", script="true") for _ in range(2)]
     for p in nodes:

@@ -44,6 +44,7 @@ struct gatherer {
     struct sampler *sampler;
     struct uvx_scope scope;
     uv_timer_t timer;
+    uint64_t due_ms; /* of the timer */
     struct gathering *list;
     struct owed *owed;
     uint64_t last_id;
@@ -166,10 +167,36 @@ static uint64_t look_at(struct gathering *q, uint64_t now)
     return now + 1;
 }
 
+static void on_gather_timer(uv_timer_t *t);
+
+static void look_in(struct gatherer *g, uint64_t ms)
+{
+    g->due_ms = uv_now(g->loop) + ms;
+    uv_timer_start(&g->timer, on_gather_timer, ms, 0);
+}
+
+/* From the loop, not from inside of gather(). */
+static void look_soon(struct gatherer *g)
+{
+    look_in(g, 0);
+}
+
+/* Where timers are late, other launchers may be, too. */
+static void be_patient(struct gatherer *g, uint64_t now)
+{
+    for (struct gathering *q = g->list; q; q = q->next) {
+        q->last_call = false;
+        if (now - q->begun_ms + AWAY_MS > q->away_ms)
+            q->away_ms = now - q->begun_ms + AWAY_MS;
+    }
+}
+
 static void on_gather_timer(uv_timer_t *t)
 {
     struct gatherer *g = container_of(t, struct gatherer, timer);
     uint64_t now = uv_now(g->loop), next = UINT64_MAX;
+    if (now > g->due_ms + GATHER_LATE_MS)
+        be_patient(g, now);
     for (struct gathering *q = g->list, *after; q; q = after) {
         uint64_t again = look_at(q, now);
         after = q->next;
@@ -179,13 +206,7 @@ static void on_gather_timer(uv_timer_t *t)
             next = again;
     }
     if (next != UINT64_MAX && !uv_is_active((uv_handle_t *)t))
-        uv_timer_start(t, on_gather_timer, next - now, 0);
-}
-
-/* From the loop, not from inside of gather(). */
-static void look_soon(struct gatherer *g)
-{
-    uv_timer_start(&g->timer, on_gather_timer, 0, 0);
+        look_in(g, next - now);
 }
 
 /* An answer is u32, of how many nodes it is, and their samples. */

@@ -1,8 +1,8 @@
 /* gather.h: samples of the workers of all nodes. The asking node sends two requests by way of the
  * coordinator. A node answers the first one at once: it is here. It answers the second one when it
  * has sampled its workers. Nodes that are here are waited for up to GATHER_MS; one that is not,
- * four times as long as it took the slowest of the others to say so. What does not come in time is
- * named. */
+ * four times as long as it took the slowest of the others to say so, and longer on a busy host.
+ * What does not come in time is named. */
 #ifndef AGENT_STACKS_GATHER_H
 #define AGENT_STACKS_GATHER_H
 
@@ -13,8 +13,9 @@
 #include "rendezvous/rules/rdzv_msg.h"
 #include "rendezvous/rules/rdzv_types.h"
 
-#define GATHER_MS   2500                /* for the answers of nodes that are here */
-#define GATHER_HERE (UINT64_C(1) << 59) /* of requests: who is here? */
+#define GATHER_MS      2500                /* for the answers of nodes that are here */
+#define GATHER_HERE    (UINT64_C(1) << 59) /* of requests: who is here? */
+#define GATHER_LATE_MS 30                  /* a timer that is later says that this host is busy */
 
 struct gatherer;
 

@@ -21,8 +21,9 @@ struct hang {
     struct hang_callbacks cb;
     struct uvx_scope scope;
     uv_timer_t tick, second;
-    uv_timer_t echo; /* until the coordinator has sent this node's suspicion to all */
-    bool last_call;  /* that time is over: what has arrived is still read */
+    uv_timer_t echo;  /* until the coordinator has sent this node's suspicion to all */
+    uint64_t echo_ms; /* when that is over; the loop's time */
+    bool last_call;   /* it is: what has arrived is still read */
     uint64_t after_ns;
     int nproc;
     struct hang_rank *ranks;
@@ -32,6 +33,7 @@ struct hang {
     unsigned repeated; /* suspicions since the last sign of life */
     /* On the coordinator's node. */
     bool judging, closing;
+    bool void_judgement;                    /* its samples are of another round */
     uint64_t begun_ns, sampled_ns, took_ns; /* the first sample */
     uint64_t due_ns;                        /* the end of the patience */
     struct samples first;
@@ -61,6 +63,10 @@ static void on_second_sample(void *arg, const struct samples *all)
     if (!all) /* the agent ends */
         return;
     h->judging = false;
+    if (h->void_judgement) {
+        samples_fini(&h->first);
+        return;
+    }
     hang_judge(&h->first, all, &v);
     samples_fini(&h->first);
     bool completes = h->shown_silent && v.state == HANG_HUNG && !v.silent;
@@ -92,6 +98,10 @@ static void on_first_sample(void *arg, const struct samples *all)
     struct hang *h = arg;
     if (!all)
         return;
+    if (h->void_judgement) {
+        h->judging = false;
+        return;
+    }
     copy_samples(&h->first, all);
     h->sampled_ns = mono_ns();
     h->took_ns = h->sampled_ns - h->begun_ns;
@@ -112,6 +122,7 @@ static void judge(struct hang *h, unsigned left_ms)
         return;
     }
     h->judging = true;
+    h->void_judgement = false;
     h->begun_ns = now;
     h->due_ns = due;
     gather(h->cb.gatherer(h->cb.arg), true, on_first_sample, h);
@@ -119,14 +130,28 @@ static void judge(struct hang *h, unsigned left_ms)
 
 /* -------------------------------------------------------------------------------- the suspicion */
 
+static void on_no_echo(uv_timer_t *t);
+
+static void await_echo(struct hang *h, uint64_t ms)
+{
+    uv_update_time(h->echo.loop);
+    h->echo_ms = uv_now(h->echo.loop) + ms;
+    uv_timer_start(&h->echo, on_no_echo, ms, 0);
+}
+
+/* Where timers are late, others are, too. */
 static void on_no_echo(uv_timer_t *t)
 {
     struct hang *h = container_of(t, struct hang, echo);
-    if (h->last_call)
+    if (uv_now(t->loop) > h->echo_ms + GATHER_LATE_MS) {
+        h->last_call = false;
+        await_echo(h, ECHO_MS);
+    } else if (!h->last_call) {
+        h->last_call = true;
+        await_echo(h, 1);
+    } else {
         h->cb.on_no_coordinator(h->cb.arg);
-    else
-        uv_timer_start(t, on_no_echo, 1, 0);
-    h->last_call = true;
+    }
 }
 
 /* `patience`: of the worker that is silent, of which a part is left. */
@@ -144,7 +169,7 @@ static void suspect(struct hang *h, uint64_t patience, uint64_t silence, uint64_
     }
     h->cb.request(h->cb.arg, &r);
     h->last_call = false;
-    uv_timer_start(&h->echo, on_no_echo, ms > ECHO_MS ? ms : ECHO_MS, 0);
+    await_echo(h, ms > ECHO_MS ? ms : ECHO_MS);
 }
 
 static void live(struct hang *h)
@@ -230,6 +255,12 @@ void hang_reset(struct hang *h, bool watch)
     h->shown = HANG_NONE;
     h->next_ns = h->repeated = 0;
     uv_timer_stop(&h->echo);
+    h->void_judgement = true;
+    if (uv_is_active((uv_handle_t *)&h->second)) {
+        uv_timer_stop(&h->second);
+        samples_fini(&h->first);
+        h->judging = false;
+    }
     uint64_t ms = h->after_ns / 20000000;
     ms = ms < TICK_MS_MIN ? TICK_MS_MIN : ms > TICK_MS_MAX ? TICK_MS_MAX : ms;
     if (watch)

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #define CPU_SHARE    5   /* the part of a CPU that is a sign of life: one fifth */
-#define CPU_MS       100 /* for which it is measured: the kernel counts in steps of 10 ms */
+#define CPU_MS       100 /* for which it is measured */
 #define UNLEARNT_MIN 60000000000ull
 
 void hang_rank_reset(struct hang_rank *r)

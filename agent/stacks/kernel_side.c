@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/fd.h"
@@ -156,17 +157,11 @@ enum kernel_side_place kernel_side_place(int pid, char *call)
 
 uint64_t kernel_side_cpu_ms(int pid)
 {
-    char path[64], text[1024];
-    unsigned long long user, sys;
-    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-    if (fd_read_file(AT_FDCWD, path, text, sizeof(text)) <= 0)
+    clockid_t clock;
+    struct timespec t;
+    if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) < 0)
         return 0;
-    const char *p = strrchr(text, ')');
-    long hz = sysconf(_SC_CLK_TCK);
-    if (!p ||
-        sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user, &sys) != 2)
-        return 0;
-    return (user + sys) * 1000 / (unsigned long long)(hz > 0 ? hz : 100);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
 static void read_numbers(struct sample *s)

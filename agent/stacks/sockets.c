@@ -17,7 +17,8 @@
 #include "core/fd.h"
 #include "core/mem.h"
 
-#define LIST_MS      1000 /* from one list of a worker's descriptors to the next */
+#define LIST_MS      2000 /* from one list of a worker's descriptors to the next */
+#define BATCH        32   /* sockets that are asked for at once */
 #define MS           UINT64_C(1000000)
 #define ESTABLISHED  1 /* a bit of idiag_states, as TCP_ESTABLISHED numbers it */
 #define ANSWER_BYTES 32768
@@ -25,6 +26,8 @@
 struct owner {
     uint32_t inode;
     int local_rank;
+    uint8_t family; /* 0: the kernel has not listed it, or it does not count */
+    struct inet_diag_sockid id;
 };
 
 struct sockets {
@@ -81,7 +84,7 @@ static void list_descriptors(struct sockets *s, int local_rank)
             s->cap = s->cap ? 2 * s->cap : 64;
             s->owners = xrealloc(s->owners, s->cap * sizeof(*s->owners));
         }
-        s->owners[s->n++] = (struct owner){inode, local_rank};
+        s->owners[s->n++] = (struct owner){.inode = inode, .local_rank = local_rank};
     }
     if (d)
         closedir(d);
@@ -104,14 +107,15 @@ static void take_socket(struct sockets *s, const struct nlmsghdr *h, int store_p
 {
     const struct inet_diag_msg *m = NLMSG_DATA(h);
     struct tcp_info info = {0};
-    if (h->nlmsg_len < NLMSG_LENGTH(sizeof(*m)) || ntohs(m->id.idiag_sport) == store_port ||
-        ntohs(m->id.idiag_dport) == store_port)
+    if (h->nlmsg_len < NLMSG_LENGTH(sizeof(*m)) || m->idiag_state != ESTABLISHED ||
+        ntohs(m->id.idiag_sport) == store_port || ntohs(m->id.idiag_dport) == store_port)
         return;
     const struct owner key = {.inode = m->idiag_inode};
-    const struct owner *o =
-        s->n ? bsearch(&key, s->owners, s->n, sizeof(key), compare_owners) : NULL;
+    struct owner *o = s->n ? bsearch(&key, s->owners, s->n, sizeof(key), compare_owners) : NULL;
     if (!o)
         return;
+    o->family = m->idiag_family;
+    o->id = m->id;
     size_t left = h->nlmsg_len - NLMSG_LENGTH(sizeof(*m));
     const struct rtattr *a = (const struct rtattr *)(m + 1);
     for (; RTA_OK(a, left); a = RTA_NEXT(a, left)) {
@@ -128,39 +132,63 @@ static void take_socket(struct sockets *s, const struct nlmsghdr *h, int store_p
         t->at_ns = now - ago * MS;
 }
 
-/* False: that was the last message, or the kernel refuses. */
-static bool take_answer(struct sockets *s, const void *p, size_t n, int store_port, uint64_t now)
+/* The end of a list, and what says that a socket is gone, have no data. */
+static void take_answer(struct sockets *s, const void *p, size_t n, int store_port, uint64_t now)
 {
-    const struct nlmsghdr *h = p;
-    for (; NLMSG_OK(h, n); h = NLMSG_NEXT(h, n)) {
-        if (h->nlmsg_type == NLMSG_DONE || h->nlmsg_type == NLMSG_ERROR)
-            return false;
+    for (const struct nlmsghdr *h = p; NLMSG_OK(h, n); h = NLMSG_NEXT(h, n)) {
         if (h->nlmsg_type == SOCK_DIAG_BY_FAMILY)
             take_socket(s, h, store_port, now);
     }
-    return true;
 }
 
+struct question {
+    struct nlmsghdr h;
+    struct inet_diag_req_v2 r;
+};
+
 /* The kernel answers while it is asked: the socket never has to be waited for. */
-static void ask(struct sockets *s, int family, int store_port, uint64_t now)
+static void ask(struct sockets *s, const struct question *q, size_t n, int store_port, uint64_t now)
 {
     _Alignas(struct nlmsghdr) uint8_t answer[ANSWER_BYTES];
-    struct {
-        struct nlmsghdr h;
-        struct inet_diag_req_v2 r;
-    } q = {.h = {.nlmsg_len = sizeof(q),
-                 .nlmsg_type = SOCK_DIAG_BY_FAMILY,
-                 .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
-           .r = {.sdiag_family = (uint8_t)family,
-                 .sdiag_protocol = IPPROTO_TCP,
-                 .idiag_ext = 1 << (INET_DIAG_INFO - 1),
-                 .idiag_states = 1u << ESTABLISHED}};
-    if (send(s->fd, &q, sizeof(q), 0) < 0)
+    if (send(s->fd, q, n * sizeof(*q), 0) < 0)
         return;
-    ssize_t n;
-    do
-        n = recv(s->fd, answer, sizeof(answer), 0);
-    while (n > 0 && take_answer(s, answer, (size_t)n, store_port, now));
+    for (ssize_t got; (got = recv(s->fd, answer, sizeof(answer), 0)) > 0;)
+        take_answer(s, answer, (size_t)got, store_port, now);
+}
+
+static struct question question(int family, unsigned flags)
+{
+    return (struct question){.h = {.nlmsg_len = sizeof(struct question),
+                                   .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+                                   .nlmsg_flags = (uint16_t)(NLM_F_REQUEST | flags)},
+                             .r = {.sdiag_family = (uint8_t)family,
+                                   .sdiag_protocol = IPPROTO_TCP,
+                                   .idiag_ext = 1 << (INET_DIAG_INFO - 1),
+                                   .idiag_states = 1u << ESTABLISHED}};
+}
+
+/* The kernel goes through its whole table, which takes milliseconds. */
+static void ask_for_all(struct sockets *s, int store_port, uint64_t now)
+{
+    struct question v4 = question(AF_INET, NLM_F_DUMP), v6 = question(AF_INET6, NLM_F_DUMP);
+    ask(s, &v4, 1, store_port, now);
+    ask(s, &v6, 1, store_port, now);
+}
+
+static void ask_for_each(struct sockets *s, int store_port, uint64_t now)
+{
+    struct question q[BATCH];
+    size_t n = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        if (s->owners[i].family) {
+            q[n] = question(s->owners[i].family, 0);
+            q[n++].r.id = s->owners[i].id;
+        }
+        if (n == BATCH || (n && i + 1 == s->n)) {
+            ask(s, q, n, store_port, now);
+            n = 0;
+        }
+    }
 }
 
 struct sockets_traffic sockets_traffic(struct sockets *s, int local_rank, int pid, int store_port,
@@ -174,14 +202,16 @@ struct sockets_traffic sockets_traffic(struct sockets *s, int local_rank, int pi
         s->listed_ns = 0; /* once for all workers that have started since the last answer */
     }
     if (now_ns >= s->asked_ns + SOCKETS_MS * MS) {
-        if (now_ns >= s->listed_ns + LIST_MS * MS) {
-            list_all(s);
-            s->listed_ns = now_ns;
-        }
+        bool list = now_ns >= s->listed_ns + LIST_MS * MS;
         s->asked_ns = now_ns;
         memset(s->traffic, 0, (size_t)s->nproc * sizeof(*s->traffic));
-        ask(s, AF_INET, store_port, now_ns);
-        ask(s, AF_INET6, store_port, now_ns);
+        if (list) {
+            list_all(s);
+            s->listed_ns = now_ns;
+            ask_for_all(s, store_port, now_ns);
+        } else {
+            ask_for_each(s, store_port, now_ns);
+        }
     }
     return s->traffic[local_rank];
 }

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define SOCKETS_MS 50 /* the kernel is asked no more often */
+#define SOCKETS_MS 100 /* the kernel is asked no more often */
 
 struct sockets;
 

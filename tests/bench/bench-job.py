@@ -28,14 +28,14 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.pop("MASTER_ADDR", None)
 
 
-WATCHED = ["--hang_after", "60", "--slow_ranks", "3"]
+WATCHED = ["--hang_after", "0.5", "--slow_ranks", "3"]
 STEP_MS, WATCHED_S, NPROC = 20, 8, 8
-# A worker whose operations are not recorded, with a few connections, as one with gloo has.
+# A worker whose operations are not recorded, with 8 connections: one of 8 ranks with gloo has 7.
 PLAIN = ["--no-python", "/usr/bin/python3", "-c", """
 import socket, time
 pairs = []
 with socket.create_server(("127.0.0.1", 0)) as s:
-    for _ in range(8):
+    for _ in range(4):
         pairs += [socket.create_connection(s.getsockname()), s.accept()[0]]
 while True:
     time.sleep(%s)

@@ -225,7 +225,7 @@ START_TEST(bytes_are_counted)
         sched_yield();
     }
     ck_assert_uint_eq(bytes, before.bytes + 2); /* at either end */
-    struct sockets_traffic none = sockets_traffic(s, 0, getpid(), port, now + SECOND);
+    struct sockets_traffic none = sockets_traffic(s, 0, getpid(), port, now + 2 * SECOND);
     ck_assert_uint_eq(none.bytes, 0); /* the store's */
     close(client);
     close(server);
@@ -331,7 +331,7 @@ START_TEST(bytes_of_several_workers)
     for (int i = 0; i < 2 * TALKERS; i++)
         expect_bytes_of(s, t, i % TALKERS, far[i % TALKERS], &now);
     int second = talker_connect(&t[1], listener);
-    now += SECOND;
+    now += 2 * SECOND;
     look_at_all(s, t, &now, bytes);
     ck_assert_uint_eq(bytes[1], 2000 + 2); /* each connection began with one that counts */
     expect_bytes_of(s, t, 1, second, &now);

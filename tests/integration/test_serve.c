@@ -72,6 +72,20 @@ START_TEST(a_job_runs)
 }
 END_TEST
 
+/* With --console job the command shows lines that are folded over all hosts. */
+START_TEST(one_console_for_all_hosts)
+{
+    struct proc p;
+    start_daemon();
+    run_head(&p, 0,
+             BY_DAEMON "-H localhost:2,127.0.0.1:2 --console job %W append %T/begin "
+                       "wait-lines 4 %T/begin print ready append %T/end wait-lines 4 %T/end");
+    ck_assert_str_eq(p.out, "[0-3]: ready\n");
+    proc_fini(&p);
+    expect_stop(SIGTERM);
+}
+END_TEST
+
 START_TEST(a_failure_is_reported)
 {
     struct proc p;
@@ -416,6 +430,7 @@ static Suite *suite(void)
     Suite *s = suite_create("serve");
     TCase *tc = test_case(s, "jobs", 90);
     tcase_add_test(tc, a_job_runs);
+    tcase_add_test(tc, one_console_for_all_hosts);
     tcase_add_test(tc, a_failure_is_reported);
     tcase_add_test(tc, input_and_output_come_whole);
     tcase_add_test(tc, unread_input_costs_no_output);

@@ -5,6 +5,8 @@
 
 #include "core/mem.h"
 
+#define RANGES_MIN 4 /* room that a set begins with */
+
 /* The first range that ends at the rank or behind it. */
 static size_t range_at(const struct rank_set *s, int rank)
 {
@@ -27,9 +29,11 @@ void rank_set_add(struct rank_set *s, struct rank_range r)
         r.last = s->e[end].last > r.last ? s->e[end].last : r.last;
         s->n -= s->e[end].last - s->e[end].first + 1;
     }
-    if (end == i && (s->nranges & (s->nranges - 1)) == 0)
-        s->e = xrealloc(s->e, (s->nranges ? 2 * s->nranges : 1) * sizeof(*s->e));
-    memmove(s->e + i + 1, s->e + end, (s->nranges - end) * sizeof(*s->e));
+    size_t cap = s->nranges ? 2 * s->nranges : RANGES_MIN;
+    if (end == i && (s->nranges == 0 || (cap > RANGES_MIN && (cap & (cap - 1)) == 0)))
+        s->e = xrealloc(s->e, cap * sizeof(*s->e));
+    if (end < s->nranges && end != i + 1)
+        memmove(s->e + i + 1, s->e + end, (s->nranges - end) * sizeof(*s->e));
     s->nranges = s->nranges + 1 - (end - i);
     s->e[i] = r;
     s->n += r.last - r.first + 1;

@@ -233,10 +233,10 @@ static bool make_way(struct fold *f, struct fold_group *g, const struct rank_set
     return true;
 }
 
-static bool unit_alike(struct fold_group *g, const struct fold_unit *u, bool note)
+static bool unit_alike(struct fold_group *g, const struct fold_unit *u)
 {
-    return fold_text_alike(&g->text, u->text[0], u->len[0], note) &&
-           (u->len[1] == 0 || fold_text_alike(&g->text, u->text[1], u->len[1], note));
+    return fold_text_alike(&g->text, u->text[0], u->len[0], false) &&
+           (u->len[1] == 0 || fold_text_alike(&g->text, u->text[1], u->len[1], false));
 }
 
 /* Of the groups that one of the workers was the last to join, the one that stands last; NULL: none
@@ -267,11 +267,10 @@ static struct fold_group *find_group(struct fold *f, uint64_t hash, const struct
             continue;
         if (last && g->place <= last->place)
             front = g;
-        else if (unit_alike(g, u, false))
+        else if (unit_alike(g, u))
             return g;
     }
-    return front && unit_alike(front, u, false) && make_way(f, front, u->workers, last) ? front
-                                                                                        : NULL;
+    return front && unit_alike(front, u) && make_way(f, front, u->workers, last) ? front : NULL;
 }
 
 void fold_join(struct fold *f, const struct fold_unit *u, uint64_t now_ns)
@@ -280,10 +279,14 @@ void fold_join(struct fold *f, const struct fold_unit *u, uint64_t now_ns)
                     (f->out.by_stream && u->label->is_err);
     uint64_t hash = fold_text_hash(u->text[0], u->len[0], seed);
     struct fold_group *g = find_group(f, hash, u);
+    bool joins = g != NULL;
     if (!g)
         g = group_new(f, u, hash);
     f->held -= group_bytes(g);
-    unit_alike(g, u, true);
+    if (joins)
+        fold_text_alike(&g->text, u->text[0], u->len[0], true);
+    if (u->len[1])
+        fold_text_alike(&g->text, u->text[1], u->len[1], true);
     for (size_t i = 0; i < u->workers->nranges; i++) {
         rank_set_add(&g->workers, u->workers->e[i]);
         for (int k = u->workers->e[i].first; k <= u->workers->e[i].last; k++) {

@@ -57,7 +57,8 @@ struct pmix {
     struct pmix_api api;
     struct mpi_events events;
     const struct programs *programs;
-    bool up; /* PMIx_server_init() has succeeded */
+    bool up;     /* PMIx_server_init() has succeeded */
+    bool spoilt; /* libpmix must not end what it has begun, see end_round() */
     char host[HOST_MAX + 16];
     char run_id[48];
     char folder[256];               /* of temporary files; "": none */
@@ -518,16 +519,26 @@ static void name_round(struct pmix *p, const struct rank_table *t)
     snprintf(p->nspace, sizeof(p->nspace), "%s_%u", p->run_id, t->gen.counter);
 }
 
-static void end_round(struct pmix *p)
+static void deregister(struct pmix *p)
 {
     struct pmix_name name = {0};
     memcpy(name.nspace, p->nspace, sizeof(name.nspace));
-    for (int i = 0; i < p->nranks && p->nspace[0]; i++) {
+    for (int i = 0; i < p->nranks; i++) {
         name.rank = (uint32_t)(p->base_rank + i);
         p->api.PMIx_server_deregister_client(&name, NULL, NULL);
     }
-    if (p->nspace[0])
-        p->api.PMIx_server_deregister_nspace(p->nspace, NULL, NULL);
+    p->api.PMIx_server_deregister_nspace(p->nspace, NULL, NULL);
+}
+
+/* When a rank dies while it connects, libpmix 4.2 frees what it knows of the rank, and keeps it in
+ * the list of the job's ranks: whatever takes the list apart, PMIx_server_finalize() too, then
+ * waits for a lock in freed memory. So the ranks stay registered if one has not connected. */
+static void end_round(struct pmix *p)
+{
+    for (int i = 0; i < p->nranks; i++)
+        p->spoilt |= p->presence[i] == PMIX_ABSENT;
+    if (p->nspace[0] && !p->spoilt)
+        deregister(p);
     p->nspace[0] = '\0';
     note_free(p->fence); /* libpmix has given it up with the ranks */
     notes_free(p->modexes);
@@ -593,9 +604,9 @@ static int server_open(struct pmix *p, struct err *e)
 
 static void server_close(struct pmix *p)
 {
-    if (p->up)
+    if (p->up && !p->spoilt)
         p->api.PMIx_server_finalize();
-    p->up = false;
+    p->up &= p->spoilt;
 }
 
 int pmix_begin(struct pmix *p, const struct rank_table *t, int group_rank, bool oversubscribed,
@@ -608,6 +619,11 @@ int pmix_begin(struct pmix *p, const struct rank_table *t, int group_rank, bool 
     node_name(t, group_rank, host);
     if (strcmp(host, p->host) != 0)
         server_close(p);
+    if (p->up && strcmp(host, p->host) != 0)
+        return err_set(e, -EIO,
+                       "libpmix cannot serve under another name than %s, as a rank had "
+                       "ended before MPI_Init was over",
+                       p->host);
     strcpy(p->host, host);
     int rc = p->up ? 0 : server_open(p, e);
     if (rc < 0)
@@ -699,6 +715,8 @@ void pmix_free(struct pmix *p)
     server_close(p);
     if (p->folder[0])
         fs_remove_tree(p->folder);
+    if (p->up)
+        return; /* its thread goes on until the process ends */
     close_fd(&p->folder_fd);
     close_fd(&p->wake);
     notes_free(p->first);

@@ -201,6 +201,14 @@ def case_exits_that_others_would_wait_for():
             assert status == 1 and re.search(rf"First failure: rank [0-2] on \S+ {text}\n", err), (program, mode, status, err)
 
 
+def case_ranks_that_die_while_they_connect():
+    before = leftovers()
+    for _ in range(25):
+        status, out, err = Job([3], "openmpi", "absent").end()
+        assert status == 1, (status, err)
+    assert leftovers() <= before, leftovers() - before
+
+
 def case_a_dead_rank():
     for program, workers in itertools.product(MPIS, ([4], [2, 2])):
         before = leftovers()

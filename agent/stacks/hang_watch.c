@@ -35,6 +35,14 @@ static struct hang_gap *take_gap(struct hang_rank *r, uint64_t kind)
     return g;
 }
 
+/* A part of what it is apart from `to`: by the time that has passed, so that many short gaps within
+ * a step do not let the one between steps be forgotten. */
+static uint64_t approach(uint64_t from, uint64_t to, uint64_t part)
+{
+    double passed = to < from ? (double)to / (double)from : 1;
+    return from + (uint64_t)(int64_t)(((double)to - (double)from) * passed / (double)part);
+}
+
 /* A longer gap counts at once, shorter ones let it be forgotten slowly. What is usual changes
  * little by one gap, however long. */
 static void learn(struct hang_rank *r, uint64_t kind, uint64_t ns)
@@ -45,9 +53,8 @@ static void learn(struct hang_rank *r, uint64_t kind, uint64_t ns)
     if (g->n == HANG_EARLY) {
         g->usual = g->longest = ns;
     } else if (g->n > HANG_EARLY) {
-        uint64_t some = ns < 2 * g->usual ? ns : 2 * g->usual;
-        g->usual = (7 * g->usual + some) / 8;
-        g->longest = ns > g->longest ? ns : g->longest - (g->longest - ns) / 32;
+        g->usual = approach(g->usual, ns < 2 * g->usual ? ns : 2 * g->usual, 8);
+        g->longest = ns > g->longest ? ns : approach(g->longest, ns, 32);
     }
     g->n += g->n < 2 * HANG_EARLY;
 }

@@ -120,6 +120,21 @@ START_TEST(one_long_gap)
 }
 END_TEST
 
+/* Many operations of one kind in each step: the gap in front of a step is what matters. */
+START_TEST(bursts)
+{
+    struct life l = {.now = SECOND, .after = SECOND / 2};
+    hang_rank_look(&l.r, &l.s, l.now);
+    for (int step = 0; step < 20; step++) {
+        operation_after(&l, 400 * MS, 2);
+        for (int i = 0; i < 50; i++)
+            operation_after(&l, MS, 2);
+        if (step)
+            ck_assert_uint_gt(hang_rank_patience(&l.r, l.after), 700 * MS);
+    }
+}
+END_TEST
+
 /* Kinds do not disturb each other, and more of them than are kept make the oldest one new. */
 START_TEST(many_kinds)
 {
@@ -553,6 +568,7 @@ static Suite *suite(void)
     tcase_add_test(t, patience_follows_the_gaps);
     tcase_add_test(t, a_slow_start_is_forgotten);
     tcase_add_test(t, one_long_gap);
+    tcase_add_test(t, bursts);
     tcase_add_test(t, many_kinds);
     tcase_add_test(t, data_begin_to_flow);
     tcase_add_test(t, cpu_time_is_life);

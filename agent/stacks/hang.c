@@ -39,6 +39,7 @@ struct hang {
     struct samples first;
     enum hang_state shown;
     bool shown_silent;
+    bool blamed_nobody; /* the last judgement has named no rank */
     void (*on_closed)(void *arg);
     void *on_closed_arg;
 };
@@ -69,6 +70,11 @@ static void on_second_sample(void *arg, const struct samples *all)
     }
     hang_judge(&h->first, all, &v);
     samples_fini(&h->first);
+    /* All wait in one operation, and none of them is odd: it may be slow only. */
+    bool nobody = v.state == HANG_HUNG && v.n == 0;
+    if (nobody && !h->blamed_nobody)
+        v.state = HANG_SUSPECT;
+    h->blamed_nobody = nobody;
     bool completes = h->shown_silent && v.state == HANG_HUNG && !v.silent;
     if (v.state == HANG_NONE || (v.state <= h->shown && !completes))
         return;
@@ -177,7 +183,7 @@ static void live(struct hang *h)
     h->repeated = 0;
     h->next_ns = 0;
     h->shown = HANG_NONE;
-    h->shown_silent = false;
+    h->shown_silent = h->blamed_nobody = false;
     if (!h->declared)
         return;
     h->declared = false;
@@ -251,7 +257,7 @@ void hang_reset(struct hang *h, bool watch)
     for (int i = 0; i < h->nproc; i++)
         hang_rank_reset(&h->ranks[i]);
     memset(h->stuck, 0, (size_t)h->nproc * sizeof(*h->stuck));
-    h->declared = h->shown_silent = false;
+    h->declared = h->shown_silent = h->blamed_nobody = false;
     h->shown = HANG_NONE;
     h->next_ns = h->repeated = 0;
     uv_timer_stop(&h->echo);

@@ -5,6 +5,7 @@
 #define CPU_SHARE    5   /* the part of a CPU that is a sign of life: one fifth */
 #define CPU_MS       100 /* for which it is measured */
 #define UNLEARNT_MIN 60000000000ull
+#define DATA         1 /* the kind of a sign with data, of who has no recorded operations; else 0 */
 
 void hang_rank_reset(struct hang_rank *r)
 {
@@ -53,6 +54,7 @@ static void learn(struct hang_rank *r, uint64_t kind, uint64_t ns)
     if (g->n == HANG_EARLY) {
         g->usual = g->longest = ns;
     } else if (g->n > HANG_EARLY) {
+        g->later += ns;
         g->usual = approach(g->usual, ns < 2 * g->usual ? ns : 2 * g->usual, 8);
         g->longest = ns > g->longest ? ns : approach(g->longest, ns, 32);
     }
@@ -63,7 +65,9 @@ static void learn(struct hang_rank *r, uint64_t kind, uint64_t ns)
 static uint64_t gap_limit(const struct hang_gap *g)
 {
     uint64_t usual = 3 * g->usual, longest = 2 * g->longest;
-    uint64_t early = g->n < 2 * HANG_EARLY ? 3 * g->early : 0;
+    /* Connections to many others bring data so often, too. */
+    bool starts = g->n < 2 * HANG_EARLY || (g->kind <= DATA && g->later < g->early);
+    uint64_t early = starts ? 3 * g->early : 0;
     usual = usual > longest ? usual : longest;
     return usual > early ? usual : early;
 }
@@ -93,7 +97,7 @@ void hang_rank_look(struct hang_rank *r, const struct hang_signs *s, uint64_t no
     bool data = s->traffic != r->last.traffic;
     r->last = *s;
     if (s->ops == 0) /* while a program starts, no data flow */
-        r->last.kind = data;
+        r->last.kind = data ? DATA : 0;
 }
 
 uint64_t hang_rank_patience(const struct hang_rank *r, uint64_t after_ns)

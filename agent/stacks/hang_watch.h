@@ -28,6 +28,7 @@ struct hang_gap {
     uint64_t seen; /* of all gaps of the worker, the number of the newest of this kind */
     unsigned n;
     uint64_t early; /* the longest of the first HANG_EARLY */
+    uint64_t later; /* those behind them together */
     uint64_t usual; /* of those behind them */
     uint64_t longest;
 };
@@ -41,7 +42,8 @@ struct hang_rank {
 };
 
 /* The first gaps of a kind are longer than later ones: ranks start one after the other, connect,
- * compile. They count until as many others are known. */
+ * compile. They count until as many others are known; without recorded operations, until these have
+ * taken as long, too. */
 #define HANG_EARLY 8
 
 /* Until so many gaps of a worker are known the patience is HANG_UNLEARNT times --hang_after, and a

@@ -168,6 +168,15 @@ START_TEST(data_begin_to_flow)
         hang_rank_look(&r, &s, now);
     }
     ck_assert_uint_eq(hang_rank_patience(&r, SECOND / 2), SECOND / 2);
+    struct hang_rank slow = {0}; /* one that connects for 3 s first */
+    for (int i = 0; i < 50; i++) {
+        now += i == 1 ? 3 * SECOND : 100 * MS;
+        s.traffic += 10;
+        hang_rank_look(&slow, &s, now);
+        if (i > 8 && i < 38)
+            ck_assert_uint_eq(hang_rank_patience(&slow, SECOND / 2), 9 * SECOND);
+    }
+    ck_assert_uint_eq(hang_rank_patience(&slow, SECOND / 2), SECOND / 2);
     s.output++;
     hang_rank_look(&r, &s, now);
     ck_assert_uint_ge(hang_rank_patience(&r, SECOND / 2), 4 * SECOND);

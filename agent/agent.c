@@ -2520,7 +2520,7 @@ static void on_output_trouble(void *arg, const char *text, bool shown)
         a->cb.on_unseen(a->cb.arg, text);
 }
 
-/* The output of this node's workers goes to the console of the job, */
+/* The output of this node's workers goes to the console of the job. */
 static void on_output(void *arg, struct buf *records)
 {
     struct agent *a = arg;
@@ -2533,7 +2533,7 @@ static void on_output_taken(void *arg, size_t n)
     stdio_job_was_taken(a->pump, n);
 }
 
-/* which may be the one of this node. */
+/* The console of the job is the one of this node. */
 static bool on_job_output(void *arg, const void *records, size_t n)
 {
     struct agent *a = arg;

@@ -89,7 +89,7 @@ static void on_second(uv_timer_t *t)
     gather(h->cb.gatherer(h->cb.arg), true, on_second_sample, h);
 }
 
-/* It takes as long as the first one, and is there when the patience is over. */
+/* The second sample takes as long as the first one, and is there when the patience is over. */
 static void plan_second(struct hang *h)
 {
     uint64_t now = mono_ns(), begin = h->due_ns - h->took_ns;

@@ -1,5 +1,5 @@
-/* The happy path: nccl_ras_ask -> talk(): three requests, the answers "SERVER PROTOCOL n", "OK",
- * and a JSON object until the end of the connection -> nccl_ras_parse().
+/* The happy path: nccl_ras_ask() sends three requests; the answers are "SERVER PROTOCOL n", "OK",
+ * and a JSON object until the end of the connection, for nccl_ras_parse().
  *
  *   nobody listens, or not NCCL     nothing is known
  *   it knows no JSON                the answer is text, in which no object begins: the same

@@ -13,10 +13,9 @@
 #include "agent/process/spawn.h"
 #include "core/fd.h"
 #include "core/mem.h"
+#include "launcher/hosts/piped.h"
 
 #define FAILED 255 /* the exit status of an ssh that could not do its work */
-
-extern char **environ;
 
 /* A file that goes to a host. */
 struct copy {
@@ -81,7 +80,7 @@ static struct forward *forward_of(struct forwards *fs, uint32_t host)
 /* -------------------------------------------------------------------------------------- to a host
  */
 
-/* What is copied goes in front: a host that waits for it has been sent nothing else. */
+/* Copies go in front: a host that waits for it has been sent nothing else. */
 static void write_host(struct forward *f)
 {
     while (f->in >= 0 && (f->dlaunch.data || f->program.data || f->to.len)) {
@@ -131,43 +130,23 @@ static void send_program(struct forward *f, const char *path, struct buf *out)
 /* -------------------------------------------------------------------------------------- the start
  */
 
-static int make_pipes(int pipes[3][2], struct err *e)
-{
-    for (int i = 0; i < 3; i++) {
-        if (pipe2(pipes[i], O_CLOEXEC) < 0)
-            return err_sys(e, errno, "pipe");
-    }
-    return 0;
-}
-
 static int run_ssh(struct forwards *fs, struct forward *f, char **argv, struct err *e)
 {
-    int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, pidfd = -1;
+    struct piped child;
     char *path = exec_find(argv[0], e);
-    int rc = path ? make_pipes(pipes, e) : e->code;
-    struct spawn_request req = {.path = path,
-                                .argv = argv,
-                                .envp = environ,
-                                .stdio = {pipes[0][0], pipes[1][1], pipes[2][1]},
-                                .cgroup_fd = -1};
+    int rc = path ? 0 : e->code;
     if (rc == 0 && !fs->spawner)
         rc = spawner_new(&fs->spawner, e);
     if (rc == 0)
-        rc = spawn(fs->spawner, &req, &f->pid, &pidfd, e);
+        rc = piped_start(fs->spawner, path, argv, false, &child, e);
     free(path);
-    close_fd(&pidfd);
-    close_fd(&pipes[0][0]);
-    close_fd(&pipes[1][1]);
-    close_fd(&pipes[2][1]);
-    f->in = pipes[0][1];
-    f->out = pipes[1][0];
-    f->err = pipes[2][0];
-    if (rc == 0) {
-        fd_set_nonblock(f->in, true);
-        fd_set_nonblock(f->out, true);
-        fd_set_nonblock(f->err, true);
-    }
-    return rc;
+    if (rc < 0)
+        return rc;
+    f->pid = child.pid;
+    f->in = child.in;
+    f->out = child.out;
+    f->err = child.err;
+    return 0;
 }
 
 static void put_ended(struct buf *out, uint32_t host, int status)
@@ -277,7 +256,7 @@ void forwards_go_on(struct forwards *fs, const struct pollfd *fds, struct buf *o
     }
 }
 
-/* What has been written before the end is in the pipes. Nothing else is waited for, as ssh may
+/* Everything written before the end is in the pipes. Nothing else is waited for, as ssh may
  * leave a process behind that holds them. */
 void forwards_reap(struct forwards *fs, struct buf *out)
 {

@@ -78,7 +78,7 @@ struct frame_hello {
 void frame_hello_put(struct buf *b, const struct frame_hello *h);
 int frame_hello_get(const struct frame *f, struct frame_hello *out);
 
-/* What goes to and comes from a host that is reached through another one. */
+/* The traffic of a host that is reached through another one. */
 enum forward_what {
     /* To it. */
     FORWARD_START,   /* struct forward_start: run this command, which reaches it */

@@ -603,7 +603,7 @@ static void on_ended(struct head *h, struct peer *p, int status)
     head_lose_peer(h, p, status);
 }
 
-/* What a host has told of one that is reached through it. */
+/* A host has told of one that is reached through it. */
 static void on_forwarded(struct head *h, struct peer *via, const struct frame *f)
 {
     struct frame_forward w;

@@ -11,17 +11,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/process/spawn.h"
 #include "core/fd.h"
 #include "core/mem.h"
+#include "launcher/hosts/piped.h"
 #include "rendezvous/wire/link.h"
 
 #define SKIPPED_MAX (1u << 20)   /* bytes that a shell may print before dlaunch speaks */
 #define AGAIN_NS    100000000ull /* before the second attempt; twice as long before the third */
 #define SSH_FAILED  255          /* ssh's exit status for its own failures */
 #define DEAD_MS     15000        /* after which the connection to a daemon that is silent is lost */
-
-extern char **environ;
 
 void peer_init(struct peer *p, const struct host *h, uint32_t number, bool here, bool srun)
 {
@@ -60,36 +58,15 @@ static void begin_attempt(struct peer *p)
 
 int peer_start(struct peer *p, struct spawner *s, const char *path, char **argv, struct err *e)
 {
-    int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, pidfd = -1, rc = 0;
-    for (int i = 0; i < 3 && rc == 0; i++) {
-        if (pipe2(pipes[i], O_CLOEXEC) < 0)
-            rc = err_sys(e, errno, "pipe");
-    }
-    struct spawn_request req = {.path = path,
-                                .argv = argv,
-                                .envp = environ,
-                                .stdio = {pipes[0][0], pipes[1][1], pipes[2][1]},
-                                .outlives = p->srun, /* it hands on the end of its input */
-                                .cgroup_fd = -1};
-    if (rc == 0)
-        rc = spawn(s, &req, &p->pid, &pidfd, e);
-    close_fd(&pidfd);
-    close_fd(&pipes[0][0]);
-    close_fd(&pipes[1][1]);
-    close_fd(&pipes[2][1]);
-    if (rc < 0) {
-        p->pid = -1;
-        close_fd(&pipes[0][1]);
-        close_fd(&pipes[1][0]);
-        close_fd(&pipes[2][0]);
+    struct piped child;
+    int rc =
+        piped_start(s, path, argv, p->srun, &child, e); /* srun hands on the end of its input */
+    if (rc < 0)
         return rc;
-    }
-    p->in = pipes[0][1];
-    p->out = pipes[1][0];
-    p->err = pipes[2][0];
-    fd_set_nonblock(p->in, true);
-    fd_set_nonblock(p->out, true);
-    fd_set_nonblock(p->err, true);
+    p->pid = child.pid;
+    p->in = child.in;
+    p->out = child.out;
+    p->err = child.err;
     begin_attempt(p);
     return 0;
 }

@@ -83,7 +83,7 @@ int peer_start(struct peer *p, struct spawner *s, const char *path, char **argv,
 
 /* The same on the host p->via, which is READY. copied: dlaunch goes in front of everything else. */
 void peer_start_through(struct peer *p, char **argv, bool copied);
-/* What p->via tells of p. True: the process has ended, with *status. -EPROTO. */
+/* Takes what p->via tells of p. 1: the process has ended, with *status; 0; -EPROTO. */
 int peer_forwarded(struct peer *p, const struct frame_forward *f, int *status);
 /* p->via is gone, so the process is. */
 void peer_lose_via(struct peer *p);

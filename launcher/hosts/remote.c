@@ -52,7 +52,7 @@ struct remote {
     int listen_fd, state_fd, input_fd, report_fd, json_fd, signals;
     struct stream streams[4]; /* output, error, dlaunch's own lines, events */
     pid_t launcher;           /* -1: it has ended */
-    sigset_t mask;            /* which the launcher gets */
+    sigset_t mask;            /* for the launcher */
     uint64_t kill_ns, drain_ns;
     char folder[512]; /* of the copied program; "" none */
 };
@@ -440,7 +440,7 @@ static bool read_head(struct remote *r)
     return n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN));
 }
 
-/* What follows the plan is for the launcher, which must run first. */
+/* Frames behind the plan are for the launcher, which must run first. */
 static void take_frames(struct remote *r)
 {
     struct frame f;

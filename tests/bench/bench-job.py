@@ -122,11 +122,23 @@ def launcher_ns(job):
     return total
 
 
+def workers_of(job):
+    """How many workers run."""
+    try:
+        with open(f"/proc/{job.pid}/task/{job.pid}/children") as f:
+            agent = f.read().split()[0]
+        with open(f"/proc/{agent}/task/{agent}/children") as f:
+            return len(f.read().split())
+    except (OSError, IndexError):
+        return 0
+
+
 def launcher_share(options, argv):
     """The part of the workers' time that their launcher uses."""
     job = subprocess.Popen([f"{BUILD}/dlaunch", "--nproc_per_node", str(NPROC), *options, *argv], stdin=subprocess.DEVNULL,
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(3)  # it is up
+    while workers_of(job) < NPROC and job.poll() is None:
+        time.sleep(0.05)
     before, began = launcher_ns(job), time.monotonic()
     time.sleep(WATCHED_S)
     share = (launcher_ns(job) - before) / 1e9 / (time.monotonic() - began) / NPROC

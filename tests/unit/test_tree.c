@@ -408,12 +408,14 @@ END_TEST
 
 /* The coordinator is lost: another one is elected by the lists that came down the tree, and the
  * next round has a tree under it. */
+/* A coordinator that is killed with messages unread resets its connections. That proves nothing: a
+ * node may come only after the dead time, and the next round waits for all that are left. */
 START_TEST(the_coordinator_goes)
 {
     configure(N, 2);
     for (int i = 0; i < N; i++) {
-        nodes[i].config.min_nodes = 2;
-        nodes[i].config.last_call_timeout = 0.2;
+        nodes[i].config.min_nodes = N - 1;
+        nodes[i].config.last_call_timeout = 1;
     }
     pid_t child = fork_node(0);
     for (int i = 1; i < N; i++)

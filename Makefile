@@ -680,7 +680,7 @@ $(COLL_BENCH)/peer_dlcoll $(COLL_BENCH)/in_job $(COLL_BENCH)/progress: $(COLL_BE
 $(COLL_BENCH)/peer_dlcoll: $(COLL_HARNESS)
 $(COLL_BENCH)/in_job: $(call obj,tests/lib/coll_ops.c)
 
-$(COLL_BENCH)/peer_limit: $(call obj,tests/bench/coll/peer_limit.c) $(COLL_HARNESS) $(DLCOLL_OBJ)
+$(COLL_BENCH)/peer_limit: $(call obj,tests/bench/coll/peer_limit.c tests/bench/coll/limit_private.c) $(COLL_HARNESS) $(DLCOLL_OBJ)
 	$(say) LD $@
 	$(link) $^ -lpthread -ldl
 

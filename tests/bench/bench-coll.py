@@ -18,9 +18,11 @@ cache in common after that: a flag between them takes two or ten times as long, 
 with it. So the flag is timed before and after each run, and where there have been several kinds of times,
 only runs of one kind are compared.
 
-`direct` is libdlcoll with buffers from dlcoll_mem_alloc(); `limit` what memory and flags allow if every
-rank sees every buffer, `limit-tcp` what bare sockets do (tests/bench/coll/peer_limit.c; doc/benchmarks.md defines
-both). ratio: the best peer's time divided by libdlcoll's; share: the limit divided by libdlcoll's time.
+`direct` is libdlcoll with buffers from dlcoll_mem_alloc(). What the machine allows: `limit` where each rank's
+buffers are its own, the faster of bare copies through shared memory and of reading by the kernel; `lim-direct`
+where every rank sees every buffer; `limit-tcp` by bare sockets (doc/benchmarks.md defines them). ratio: the best
+peer's time divided by libdlcoll's; share: the limit divided by libdlcoll's time; direct: lim-direct divided by
+direct's.
 
 With BUSY, libdlcoll and the peers are measured beside other load as well, in tables of their own.
 """
@@ -65,6 +67,7 @@ FOREIGN = 0.10  # of the CPUs, used by others: more is worth a remark
 SHM, TCP = ["dlcoll", "direct", "openmpi", "mpich", "gloo"], ["dlcoll-tcp", "openmpi-tcp", "mpich-tcp", "gloo"]
 MPIS = ("openmpi", "mpich")
 BESIDE = "dlcoll", "openmpi", "mpich", "gloo"
+PRIVATE = "lim-staged", "lim-read"
 ENV = dict(os.environ, OMP_NUM_THREADS="1")
 
 
@@ -95,7 +98,9 @@ PEERS = {
     "mpich": mpich,
     "mpich-tcp": lambda n: mpich(n, MPIR_CVAR_NOLOCAL="1", UCX_TLS="tcp,self", UCX_NET_DEVICES="lo"),
     "gloo": lambda n: dlaunch(n, "peer_gloo"),
-    "limit": lambda n: ([f"{BIN}/peer_limit", str(n)], {}),
+    "lim-direct": lambda n: ([f"{BIN}/peer_limit", str(n)], {}),
+    "lim-staged": lambda n: ([f"{BIN}/peer_limit", str(n)], {"BENCH_MEANS": "staged"}),
+    "lim-read": lambda n: ([f"{BIN}/peer_limit", str(n)], {"BENCH_MEANS": "read"}),
     "limit-tcp": lambda n: ([f"{BIN}/peer_limit", str(n)], {"BENCH_TCP": "1"}),
 }
 
@@ -204,6 +209,7 @@ class Measured:
         self.beside = {}   # cell -> us: beside other load
         self.foreign = []
         self.complaints = {}
+        self.stopped = set()  # runs that LIMIT_S ended: one of each is enough
         self.rounds = 0
 
     def start(self, name, n, ops, sizes):
@@ -215,6 +221,8 @@ class Measured:
         self.foreign.append(share)
         if why:
             self.complaints.setdefault((name, n), why)
+        if why.startswith("stopped"):
+            self.stopped.add((name, n, *sizes))
         lines = [line for line in out.splitlines() if line.startswith(f"{name} ") and len(line.split()) == 7]
         times = collections.defaultdict(dict)
         for f in map(str.split, lines):
@@ -258,6 +266,8 @@ def measure(names):
         for n in RANKS:
             for name in names:
                 for ops, sizes in jobs(name, n, turn):
+                    if (name, n, *sizes) in m.stopped:
+                        continue
                     if turn and time.monotonic() > end:
                         return m
                     m.run(turn, name, n, ops, sizes, raw)
@@ -325,6 +335,8 @@ class Results:
         return self.kinds[key, tcp]
 
     def get(self, name, op, n, size):
+        if name == "limit":
+            return self.best(PRIVATE, op, n, size)
         key = (name, op, n, size)
         times = self.times.get((*key, self.kind(*key)[0])) or self.times.get((*key, None))
         return statistics.median(times) if times else None
@@ -373,17 +385,19 @@ def bars_beside(times, cells):
 
 
 def print_table(r, op, n, columns, ours, peers):
-    sizes = [s for s in r.sizes(op, n) if any(r.get(c, op, n, s) for c in columns if not c.startswith("limit"))]
+    sizes = [s for s in r.sizes(op, n) if any(r.get(c, op, n, s) for c in columns if not c.startswith("lim"))]
     if not sizes:
         return
     print(f"\n{op}, {n} ranks{' (more than CPUs)' if n > CPUS else ''}, us")
     limit = columns[0]
-    print(f"{'bytes':>7}" + "".join(f"{c:>12}" for c in columns) + "   ratio   share")
+    direct = "direct" in columns
+    print(f"{'bytes':>7}" + "".join(f"{c:>12}" for c in columns) + "   ratio   share" + "  direct" * direct)
     for s in sizes:
         share = r.ratio(ours, [limit], op, n, s)
         row = "".join(f"{us(r.get(c, op, n, s)):>12}" for c in columns)
         ratio = r.ratio(ours, peers, op, n, s)
-        mark = f"{'-' if ratio is None else f'{ratio:.2f}':>8}" + f"{'-' if share is None else f'{share:.2f}':>8}"
+        shares = [ratio, share] + [r.ratio("direct", ["lim-direct"], op, n, s)] * direct
+        mark = "".join(f"{'-' if x is None else f'{x:.2f}':>8}" for x in shares)
         mark += "  slower" if ratio is not None and ratio < 1 else ""
         if ratio is not None and r.kind(ours, op, n, s)[1]:
             mark += "  (mixed)"
@@ -449,7 +463,7 @@ def bars(r, halves):
     over("all_reduce, 1 MB, 10 x Gloo", 10, "dlcoll", ["gloo"], ar, RANKS, 1 << 20, 1 << 20)
     over("all_reduce, to 64 KB, 50 x Gloo", 50, "dlcoll", ["gloo"], ar, RANKS, 0, 1 << 16)
     over("all_reduce in shared buffers, from 64 KB, 3 x the best", 3, "direct", peers, ar, RANKS, 1 << 16)
-    over("all_reduce in shared buffers, 64 MB, 1 / 1.3 of the limit", 1 / 1.3, "direct", ["limit"], ar, RANKS,
+    over("all_reduce in shared buffers, 64 MB, 1 / 1.3 of the limit", 1 / 1.3, "direct", ["lim-direct"], ar, RANKS,
          64 << 20, 64 << 20)
     over("the other operations, 8 B to 64 MB, 1 x the best", 1, "dlcoll", peers, others, RANKS, 0, 64 << 20)
     tcp = [p for p in TCP if p != "dlcoll-tcp"]
@@ -457,7 +471,8 @@ def bars(r, halves):
     over("over TCP, to 1 MB, 3 x Gloo", 3, "dlcoll-tcp", ["gloo"], OPS, RANKS, 0, 1 << 20)
     over("over TCP, from 16 MB, 1.3 x the best", 1.3, "dlcoll-tcp", tcp, OPS, RANKS, 16 << 20)
     shared = [op for op in OPS if op not in ("reduce", "barrier")]
-    for text, ours, limit in (("in the node", "dlcoll", "limit"), ("over TCP", "dlcoll-tcp", "limit-tcp")):
+    for text, ours, limit in (("in the node", "dlcoll", "limit"), ("in shared buffers", "direct", "lim-direct"),
+                              ("over TCP", "dlcoll-tcp", "limit-tcp")):
         for size, want, low, high in (("from 64 KB", 0.8, 1 << 16, 1 << 40), ("below", 0.7, 0, (1 << 16) - 1)):
             over(f"{text}, {size}: {want} of what the machine allows", want, ours, [limit], shared, RANKS, low, high)
     for t in HALVES:
@@ -483,7 +498,7 @@ def main():
         print(f"\nThe flag took {flags[0]:.3f} to {flags[-1]:.3f} us; not mixed: runs below and above {where}")
     for n in RANKS:
         for op in OPS:
-            print_table(r, op, n, ["limit", *SHM], "dlcoll", [*MPIS, "gloo"])
+            print_table(r, op, n, ["limit", "lim-direct", *SHM], "dlcoll", [*MPIS, "gloo"])
     print("\nEverything over TCP, through loopback:")
     for n in RANKS:
         for op in OPS:

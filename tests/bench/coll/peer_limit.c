@@ -7,7 +7,7 @@
  * once, and a flag again. Nothing is checked in them, no rank may die, and all buffers are shared;
  * so this is a limit, not a library. BENCH_TCP=1: the ranks, a power of two, move over bare TCP
  * connections what any way of doing the operation must move at least, in as few rounds as it takes;
- * nothing is reduced, copied or compared.
+ * nothing is reduced, copied or compared. BENCH_MEANS=staged or read: limit_private.h.
  *
  *     peer_limit machine
  *
@@ -30,6 +30,7 @@
 
 #include "collectives/reduce/reduce.h"
 #include "tests/bench/coll/harness.h"
+#include "tests/bench/coll/limit_private.h"
 
 enum { RANKS_MAX = 64, PAST_CACHES = 4 << 20, BLOCK = 16 << 10 };
 
@@ -503,6 +504,12 @@ int main(int argc, char **argv)
                                  .memory = memory};
     int pairs[RANKS_MAX][RANKS_MAX];
     g_tcp = getenv("BENCH_TCP");
+    const char *means = getenv("BENCH_MEANS");
+    if (means) {
+        limit_private_map(ranks);
+        g_peer.run = limit_private_run;
+        g_peer.memory = limit_private_memory;
+    }
     if (g_tcp && (ranks & (ranks - 1)))
         return 0; /* the rounds of run_tcp() are those of a power of two */
     for (int i = 0; g_tcp && i < ranks; i++) {
@@ -521,6 +528,8 @@ int main(int argc, char **argv)
         g_sockets[r] = r == g_peer.rank ? -1 : pairs[g_peer.rank][r];
     if (!g_crowded)
         pin(g_peer.rank);
+    if (means)
+        limit_private_init(strcmp(means, "read") ? LIMIT_STAGED : LIMIT_READ, &g_peer, &g_sum);
     code = bench_main(argc - 1, argv + 1, &g_peer);
     if (g_peer.rank)
         _exit(code);

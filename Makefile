@@ -228,7 +228,7 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TESTLIB) $(DLAUNCH_OBJ) $(call obj,$(
 unit_tests = $(patsubst %,$(BUILD)/tests/unit/test_%,$(1))
 $(call unit_tests,stdio stdio_console stdio_files stdio_fold stdio_job stdio_lines stdio_terminal): $(call obj,tests/lib/pump.c)
 $(call unit_tests,auth rdzv_file rdzv_net rdzv_port tree): $(call obj,tests/lib/rdzv_nodes.c)
-$(call unit_tests,hang_sources): $(call obj,tests/fake/nccl_ras.c)
+$(call unit_tests,hang_sources) $(BUILD)/tests/integration/test_hang_sources: $(call obj,tests/fake/nccl_ras.c)
 $(call unit_tests,member_contact member_state): $(call obj,tests/lib/member_script.c)
 $(call unit_tests,rdzv_elastic rdzv_election rdzv_failures rdzv_rounds rdzv_state): $(call obj,tests/lib/rdzv_script.c)
 $(INTEGRATION) $(MULTIHOST): $(call obj,tests/integration/job.c) | $(BUILD)/dlaunch $(BUILD)/tests/worker
@@ -501,7 +501,7 @@ cross: $(CROSS_TESTS)
 	$(Q)printf '%s\n' $(CROSS_TESTS) | xargs -P $(CROSS_JOBS) -n 1 env CROSS=full
 
 .PHONY: run-multihost
-run-multihost: all $(BUILD)/tests/worker $(call fake,stamps.so) $(BUILD)/tests/coll_worker $(BUILD)/tests/multihost/store_worker $(MULTIHOST)
+run-multihost: all $(BUILD)/tests/worker $(call fake,stamps.so) $(BUILD)/tests/coll_worker $(BUILD)/tests/hang_worker $(BUILD)/tests/multihost/store_worker $(MULTIHOST)
 	$(Q)JOBS=1 tests/run.sh $(MULTIHOST)
 	$(Q)START=daemon JOBS=1 tests/run.sh $(BUILD)/tests/multihost/test_ssh
 	$(Q)START=tree JOBS=1 tests/run.sh $(BUILD)/tests/multihost/test_ssh

@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/lib/test.h"
+
 static void say(FILE *f, const char *text)
 {
     fputs(text, f);
@@ -81,4 +83,31 @@ void fake_ras_end(struct fake_ras *f)
 {
     kill(f->pid, SIGKILL);
     waitpid(f->pid, NULL, 0);
+}
+
+char *fake_ras_rank(int rank, const char *host, int pid, int broadcasts, int all_reduces)
+{
+    return test_text("{\"rank\": %d, \"host\": \"%s\", \"pid\": %d, \"cuda_dev\": %d, "
+                     "\"nvml_dev\": 0, \"status\": {\"init_state\": 0, \"async_error\": 0, "
+                     "\"finalize_called\": false, \"destroy_flag\": false, \"abort_flag\": false}, "
+                     "\"collective_counts\": {\"Broadcast\": %d, \"Reduce\": 0, \"AllGather\": 0, "
+                     "\"ReduceScatter\": 0, \"AllReduce\": %d}}",
+                     rank, host, pid, rank, broadcasts, all_reduces);
+}
+
+char *fake_ras_communicator(const char *hash, const char *ranks)
+{
+    return test_text("{\"hash\": \"%s\", \"secondary_hash\": \"0x1:0x2\", \"size\": 3, "
+                     "\"ranks_count\": 3, \"missing_ranks_count\": 0, \"ranks\": [%s], "
+                     "\"missing_ranks\": []}",
+                     hash, ranks);
+}
+
+char *fake_ras_job(const char *communicators)
+{
+    return test_text("{\"nccl_version\": \"2.29.1\", \"cuda_runtime_version\": 13000, "
+                     "\"cuda_driver_version\": 13000, \"timestamp\": \"2026-01-01 00:00:00\", "
+                     "\"communicators_count\": 1, \"communicators\": [%s], \"ras\": "
+                     "{\"collection_time_sec\": 0.001, \"timeouts_count\": 0}}\n",
+                     communicators);
 }

@@ -21,4 +21,10 @@ struct fake_ras {
 void fake_ras_start(struct fake_ras *f, enum fake_ras_kind kind, int port, const char *json);
 void fake_ras_end(struct fake_ras *f);
 
+/* The answer as NCCL 2.29 writes it, valid until the process ends: a job of communicators, which
+ * consist of ranks, each joined by ", ". */
+char *fake_ras_job(const char *communicators);
+char *fake_ras_communicator(const char *hash, const char *ranks);
+char *fake_ras_rank(int rank, const char *host, int pid, int broadcasts, int all_reduces);
+
 #endif

@@ -199,41 +199,13 @@ END_TEST
 
 /* ------------------------------------------------------------------------------------------ RAS */
 
-/* As NCCL 2.29 writes it. */
-static char *ras_rank(int rank, const char *host, int pid, int broadcasts, int all_reduces)
-{
-    return test_text("{\"rank\": %d, \"host\": \"%s\", \"pid\": %d, \"cuda_dev\": %d, "
-                     "\"nvml_dev\": 0, \"status\": {\"init_state\": 0, \"async_error\": 0, "
-                     "\"finalize_called\": false, \"destroy_flag\": false, \"abort_flag\": false}, "
-                     "\"collective_counts\": {\"Broadcast\": %d, \"Reduce\": 0, \"AllGather\": 0, "
-                     "\"ReduceScatter\": 0, \"AllReduce\": %d}}",
-                     rank, host, pid, rank, broadcasts, all_reduces);
-}
-
-static char *ras_communicator(const char *hash, const char *ranks)
-{
-    return test_text("{\"hash\": \"%s\", \"secondary_hash\": \"0x1:0x2\", \"size\": 3, "
-                     "\"ranks_count\": 3, \"missing_ranks_count\": 0, \"ranks\": [%s], "
-                     "\"missing_ranks\": []}",
-                     hash, ranks);
-}
-
-static char *ras_job(const char *communicators)
-{
-    return test_text("{\"nccl_version\": \"2.29.1\", \"cuda_runtime_version\": 13000, "
-                     "\"cuda_driver_version\": 13000, \"timestamp\": \"2026-01-01 00:00:00\", "
-                     "\"communicators_count\": 1, \"communicators\": [%s], \"ras\": "
-                     "{\"collection_time_sec\": 0.001, \"timeouts_count\": 0}}\n",
-                     communicators);
-}
-
 /* Rank 1 has launched one operation less; rank 2 is on another host. */
 static char *one_is_late(void)
 {
-    return ras_job(
-        ras_communicator("0xabc", test_text("%s, %s, %s", ras_rank(0, "127.0.0.1", 100, 2, 7),
-                                            ras_rank(1, "127.0.0.1", 101, 2, 6),
-                                            ras_rank(2, "198.51.100.7", 100, 2, 7))));
+    return fake_ras_job(fake_ras_communicator(
+        "0xabc", test_text("%s, %s, %s", fake_ras_rank(0, "127.0.0.1", 100, 2, 7),
+                           fake_ras_rank(1, "127.0.0.1", 101, 2, 6),
+                           fake_ras_rank(2, "198.51.100.7", 100, 2, 7))));
 }
 
 START_TEST(who_has_launched_less)
@@ -248,18 +220,18 @@ START_TEST(who_has_launched_less)
     ck_assert(late && !late->open && late->number == 8);
     ck_assert_ptr_null(nccl_ras_of(&r, 102));
     nccl_ras_fini(&r);
-    json =
-        ras_job(ras_communicator("0xabc", test_text("%s, %s", ras_rank(0, "127.0.0.1", 100, 2, 7),
-                                                    ras_rank(1, "127.0.0.1", 101, 2, 7))));
+    json = fake_ras_job(
+        fake_ras_communicator("0xabc", test_text("%s, %s", fake_ras_rank(0, "127.0.0.1", 100, 2, 7),
+                                                 fake_ras_rank(1, "127.0.0.1", 101, 2, 7))));
     ck_assert(nccl_ras_parse(&r, json, strlen(json)));
     ck_assert_uint_eq(r.n, 0); /* nobody is late */
     /* Rank 0 waits in one, and is late in another because of that. */
-    json = ras_job(
-        test_text("%s, %s",
-                  ras_communicator("0x1", test_text("%s, %s", ras_rank(0, "127.0.0.1", 100, 0, 4),
-                                                    ras_rank(1, "127.0.0.1", 101, 0, 5))),
-                  ras_communicator("0x2", test_text("%s, %s", ras_rank(0, "127.0.0.1", 100, 9, 0),
-                                                    ras_rank(1, "127.0.0.1", 102, 8, 0)))));
+    json = fake_ras_job(test_text(
+        "%s, %s",
+        fake_ras_communicator("0x1", test_text("%s, %s", fake_ras_rank(0, "127.0.0.1", 100, 0, 4),
+                                               fake_ras_rank(1, "127.0.0.1", 101, 0, 5))),
+        fake_ras_communicator("0x2", test_text("%s, %s", fake_ras_rank(0, "127.0.0.1", 100, 9, 0),
+                                               fake_ras_rank(1, "127.0.0.1", 102, 8, 0)))));
     ck_assert(nccl_ras_parse(&r, json, strlen(json)));
     ck_assert(nccl_ras_of(&r, 100)->open && nccl_ras_of(&r, 100)->group == 2);
     ck_assert_str_eq(nccl_ras_of(&r, 100)->text, "broadcast in communicator 0x2");

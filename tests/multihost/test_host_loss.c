@@ -71,6 +71,8 @@ static const struct {
     {"incoming packets dropped", drop_incoming, drop_nothing},
 };
 
+enum { BOTH_WAYS = 3 }; /* so many, the first ones, stop the packets in both directions */
+
 /* -------------------------------------------------------------------------------------- cut off */
 
 static double seconds_since(uint64_t start_ns)
@@ -179,6 +181,54 @@ START_TEST(stubborn_workers_of_a_lost_host)
         wait_until(nobody_there, &i, 1, "the host is empty");
     }
     netns_heal(1);
+    hosts_fini(&h);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------ hangs */
+
+/* Steps with libdlcoll that have been learnt; no node is dead before the test is over. */
+static void start_steps(struct hosts *h)
+{
+    launch_all(h,
+               "--master_addr 10.77.0.1 --rdzv_conf keep_alive_interval=20 --hang_after 0.5 "
+               "--nproc_per_node 2 %s none 0 %%T",
+               build_path("tests/hang_worker"));
+    for (int i = 0; i < HOSTS; i++)
+        proc_expect_out(&h->node[i], "up\nup\n", 30);
+    test_elapse(2);
+}
+
+/* A host that is cut off: the others name it at once, as its launcher does not answer, and it says
+ * for itself that nobody does. When it is back the steps go on. */
+START_TEST(a_host_that_is_cut_off_hangs)
+{
+    struct hosts h;
+    int way = _i / 2, victim = _i % 2;
+    static const char *const coordinator =
+        "the node of the coordinator (10.77.0.1:29500) does not answer";
+    start_steps(&h);
+    uint64_t cut_ns = mono_ns();
+    cables[way].cut(victim);
+    for (int k = 0; k < HOSTS; k++) {
+        int i = (victim + 1 + k) % HOSTS; /* the victim last */
+        proc_expect_err(&h.node[i], "the job hangs: ", 10);
+        ck_assert_msg(seconds_since(cut_ns) < test_seconds(2), "%s: host%d: %.1f s",
+                      cables[way].name, i, seconds_since(cut_ns));
+        proc_expect_err(
+            &h.node[i],
+            i == victim && victim == 0
+                ? "ranks 2-5; the first of them, rank 2 on host1: its node does not answer"
+            : i != victim && victim
+                ? "ranks 2, 3; the first of them, rank 2 on host1: its node does not answer"
+                : coordinator,
+            5);
+    }
+    cables[way].heal(victim);
+    for (int i = 0; i < HOSTS; i++)
+        proc_expect_err(&h.node[i], "the workers of this node go on after all", 30);
+    write_file(tmppath("end"), "");
+    expect_all(&h, 0, 30);
     hosts_fini(&h);
 }
 END_TEST
@@ -394,6 +444,9 @@ static Suite *suite(void)
     tcase_add_test(tc, the_coordinator_refuses);
     tcase_add_test(tc, a_host_is_switched_off);
     tcase_add_test(tc, stubborn_workers_of_a_lost_host);
+    tc = test_case(s, "hangs", 90);
+    tcase_add_checked_fixture(tc, setup, netns_teardown);
+    tcase_add_loop_test(tc, a_host_that_is_cut_off_hangs, 0, 2 * BOTH_WAYS);
     tc = test_case(s, "killed", 60);
     tcase_add_checked_fixture(tc, setup, netns_teardown);
     tcase_add_loop_test(tc, a_killed_launcher, 0, 4);

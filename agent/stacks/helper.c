@@ -89,18 +89,20 @@ static void take(struct sample *s, bool recorded, struct py_spy *spy)
     if (!recorded)
         ask_libraries(s);
     python_find(s->pid, &py);
-    if (py.kind == PYTHON_OLD && py_spy_path()) {
+    bool read = python_read(&py, s) > 0;
+    bool old = py.kind == PYTHON_OLD || (py.kind == PYTHON_FIXED && !read);
+    if (old && py_spy_path()) {
         if (py_spy_start(spy, py_spy_path(), s->pid))
             return; /* the others go on meanwhile */
         snprintf(s->note, sizeof(s->note), "%.200s cannot be executed", py_spy_path());
-    } else if (py.kind == PYTHON_OLD) {
+    } else if (old) {
         snprintf(s->note, sizeof(s->note),
                  "Python %d.%d: for its frames install py-spy (pip install py-spy), or set "
                  "PYSPY_BIN",
                  py.major, py.minor);
     } else if (py.kind == PYTHON_OTHER) {
         snprintf(s->note, sizeof(s->note), "the frames of this Python cannot be read");
-    } else if (py.kind == PYTHON_READABLE && !python_read(&py, s)) {
+    } else if (py.kind == PYTHON_READABLE && !read) {
         snprintf(s->note, sizeof(s->note), "its Python frames cannot be read at this moment");
     }
     finish(s);

@@ -56,11 +56,13 @@ bool py_spy_start(struct py_spy *p, const char *path, int pid)
     return rc == 0;
 }
 
-static void add_frames(const json_t *thread, struct sample *s)
+static void add_frames(const json_t *thread, bool last, struct sample *s)
 {
     const json_t *frames = json_object_get(thread, "frames"), *f;
     long tid = (long)json_integer_value(json_object_get(thread, "os_thread_id"));
     size_t i;
+    if (!tid && last) /* before 3.11 Python does not know it; the oldest thread stands last */
+        tid = s->pid;
     for (int k = 0; k < s->nthreads; k++) {
         struct sample_thread *t = &s->threads[k];
         if (t->tid != tid)
@@ -98,7 +100,7 @@ bool py_spy_finish(struct py_spy *p, struct sample *s)
         ;
     json_t *all = status == 0 ? json_loadb((char *)b.data, b.len, 0, NULL) : NULL, *thread;
     size_t i;
-    json_array_foreach(all, i, thread) add_frames(thread, s);
+    json_array_foreach(all, i, thread) add_frames(thread, i + 1 == json_array_size(all), s);
     bool good = json_array_size(all) > 0;
     json_decref(all);
     buf_fini(&b);

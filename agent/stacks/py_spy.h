@@ -1,4 +1,4 @@
-/* py_spy.h: Python 3.8 to 3.12 through an installed py-spy, which reads without stopping
+/* py_spy.h: Python 3.8 to 3.10 through an installed py-spy, which reads without stopping
  * (--nonblocking). Several run at once. */
 #ifndef AGENT_STACKS_PY_SPY_H
 #define AGENT_STACKS_PY_SPY_H

@@ -57,6 +57,60 @@ static const struct {
 
 #define TABLE_WORDS 96
 
+/* 3.11 and 3.12 have the section, but no table in it. Their releases keep the fields where they
+ * are. */
+#define FIRST_FIXED 11
+static const struct {
+    int minor;
+    uint16_t cframe, current; /* of a thread, and of what is there: the way to the frame */
+    uint16_t off[WORDS];
+} fixed[] = {
+    {11,
+     .cframe = 56,
+     .current = 8,
+     {[INTERPRETERS_HEAD] = 40,
+      [INTERP_NEXT] = 0,
+      [THREADS_HEAD] = 16,
+      [THREAD_NEXT] = 8,
+      [THREAD_TID] = 160,
+      [FRAME_PREVIOUS] = 48,
+      [FRAME_CODE] = 32,
+      [FRAME_INSTR] = 56,
+      [FRAME_OWNER] = 69,
+      [CODE_FILENAME] = 112,
+      [CODE_QUALNAME] = 128,
+      [CODE_LINETABLE] = 136,
+      [CODE_FIRSTLINE] = 72,
+      [CODE_BYTES] = 184,
+      [BYTES_SIZE] = 16,
+      [BYTES_DATA] = 32,
+      [STR_STATE] = 32,
+      [STR_LENGTH] = 16,
+      [STR_ASCII_SIZE] = 48}},
+    {12,
+     .cframe = 56,
+     .current = 0,
+     {[INTERPRETERS_HEAD] = 40,
+      [INTERP_NEXT] = 0,
+      [THREADS_HEAD] = 72,
+      [THREAD_NEXT] = 8,
+      [THREAD_TID] = 144,
+      [FRAME_PREVIOUS] = 8,
+      [FRAME_CODE] = 0,
+      [FRAME_INSTR] = 56,
+      [FRAME_OWNER] = 70,
+      [CODE_FILENAME] = 112,
+      [CODE_QUALNAME] = 128,
+      [CODE_LINETABLE] = 136,
+      [CODE_FIRSTLINE] = 68,
+      [CODE_BYTES] = 192,
+      [BYTES_SIZE] = 16,
+      [BYTES_DATA] = 32,
+      [STR_STATE] = 32,
+      [STR_LENGTH] = 16,
+      [STR_ASCII_SIZE] = 40}},
+};
+
 /* ------------------------------------------------------------------------- finding the runtime */
 
 struct search {
@@ -97,9 +151,11 @@ static bool look_at_map(void *arg, const struct remote_map *m)
         }
         return false;
     }
-    if (py->major == 3 && py->minor >= 8 && py->minor <= 12)
-        py->kind = PYTHON_OLD;
-    return py->kind != PYTHON_OLD;
+    if (py->major != 3 || py->minor < 8 || py->minor > 12)
+        return true;
+    py->kind = at && py->minor >= FIRST_FIXED ? PYTHON_FIXED : PYTHON_OLD;
+    py->runtime = at;
+    return !at; /* a program can have it in a library */
 }
 
 void python_find(int pid, struct python *out)
@@ -114,6 +170,7 @@ void python_find(int pid, struct python *out)
 struct reader {
     int pid, minor;
     uint64_t off[WORDS];
+    uint64_t cframe, current; /* with fixed offsets, in place of THREAD_FRAME */
 };
 
 static bool get_word(const struct reader *r, uint64_t base, enum word field, uint64_t *out)
@@ -150,8 +207,9 @@ static bool get_str(const struct reader *r, uint64_t obj, char *out, size_t cap)
         if (!compact || (kind != 1 && kind != 2 && kind != 4))
             continue;
         size_t n = length < SAMPLE_TEXT_MAX ? (size_t)length : SAMPLE_TEXT_MAX, len = 0;
-        uint64_t skip = length - n; /* of a long path the end says more */
-        uint64_t at = obj + r->off[STR_ASCII_SIZE] + (ascii ? 0 : 16) + skip * kind;
+        uint64_t wide = ascii ? 0 : r->minor < 12 ? 24 : 16; /* what others have in front */
+        uint64_t skip = length - n;                          /* of a long path the end says more */
+        uint64_t at = obj + r->off[STR_ASCII_SIZE] + wide + skip * kind;
         if (!remote_get(r->pid, at, raw, n * kind))
             return false;
         for (size_t k = 0; k < n; k++) {
@@ -245,13 +303,22 @@ static bool get_frame(const struct reader *r, uint64_t frame, char text[SAMPLE_T
     return true;
 }
 
+static bool get_innermost(const struct reader *r, uint64_t thread, uint64_t *out)
+{
+    uint64_t cframe;
+    if (!r->cframe)
+        return get_word(r, thread, THREAD_FRAME, out);
+    return remote_get(r->pid, thread + r->cframe, &cframe, sizeof(cframe)) && cframe &&
+           remote_get(r->pid, cframe + r->current, out, sizeof(*out));
+}
+
 /* The frames of a thread, the innermost first. The thread runs: what was read together may not
  * belong together, which shows in most cases. False: it showed. */
 static bool get_frames(const struct reader *r, uint64_t thread, struct sample_thread *t)
 {
     uint64_t frame;
     char text[SAMPLE_TEXT_MAX];
-    if (!get_word(r, thread, THREAD_FRAME, &frame))
+    if (!get_innermost(r, thread, &frame))
         return false;
     for (int i = 0; frame && i < SAMPLE_FRAMES_MAX; i++) {
         int8_t owner;
@@ -295,17 +362,34 @@ static bool read_thread(const struct reader *r, uint64_t thread, struct sample *
     return false;
 }
 
+static bool get_offsets(struct reader *r, const struct python *py)
+{
+    uint64_t table[TABLE_WORDS];
+    for (size_t i = 0; i < ARRAY_LEN(fixed) && py->kind == PYTHON_FIXED; i++) {
+        if (fixed[i].minor != py->minor)
+            continue;
+        r->cframe = fixed[i].cframe;
+        r->current = fixed[i].current;
+        for (int w = 0; w < WORDS; w++)
+            r->off[w] = fixed[i].off[w];
+        return true;
+    }
+    if (py->kind != PYTHON_READABLE || !remote_get(r->pid, py->runtime, table, sizeof(table)))
+        return false;
+    for (size_t i = 0; i < ARRAY_LEN(layouts); i++) {
+        for (int w = 0; layouts[i].minor == py->minor && w < WORDS; w++)
+            r->off[w] = table[layouts[i].at[w]];
+    }
+    return true;
+}
+
 int python_read(const struct python *py, struct sample *s)
 {
     struct reader r = {.pid = s->pid, .minor = py->minor};
-    uint64_t table[TABLE_WORDS], interp, thread;
+    uint64_t interp, thread;
     int n = 0;
-    if (py->kind != PYTHON_READABLE || !remote_get(s->pid, py->runtime, table, sizeof(table)))
+    if (!get_offsets(&r, py))
         return 0;
-    for (size_t i = 0; i < ARRAY_LEN(layouts); i++) {
-        for (int w = 0; layouts[i].minor == py->minor && w < WORDS; w++)
-            r.off[w] = table[layouts[i].at[w]];
-    }
     if (!get_word(&r, py->runtime, INTERPRETERS_HEAD, &interp))
         return 0;
     for (int i = 0; interp && i < THREADS_MAX; i++) {

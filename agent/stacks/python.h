@@ -3,7 +3,8 @@
  *
  * Python 3.13 and later publish where their fields are, in the section .PyRuntime of the
  * interpreter, for readers like this one (cpython, Include/internal/pycore_debug_offsets.h; that
- * table's own layout belongs to a minor version: 3.13, 3.14). 3.8 to 3.12 are left to py-spy. */
+ * table's own layout belongs to a minor version: 3.13, 3.14). Of 3.11 and 3.12 this reader knows
+ * where they are. 3.8 to 3.10 are left to py-spy. */
 #ifndef AGENT_STACKS_PYTHON_H
 #define AGENT_STACKS_PYTHON_H
 
@@ -14,14 +15,15 @@
 enum python_kind {
     PYTHON_NONE,     /* not a Python program */
     PYTHON_READABLE, /* it publishes its offsets, in a layout that is known */
-    PYTHON_OLD,      /* 3.8 to 3.12 */
+    PYTHON_FIXED,    /* 3.11 and 3.12 */
+    PYTHON_OLD,      /* 3.8 to 3.10 */
     PYTHON_OTHER,    /* one that this reader does not know */
 };
 
 struct python {
     enum python_kind kind;
     int major, minor; /* 0: not known */
-    uint64_t runtime; /* PYTHON_READABLE: address of the table */
+    uint64_t runtime; /* READABLE, FIXED: its address, where a table is, too */
 };
 
 void python_find(int pid, struct python *out);

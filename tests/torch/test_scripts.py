@@ -231,8 +231,8 @@ def elastic_nodes(folder):
 
 
 def hangs_are_located(folder):
-    """Of an unmodified program with gloo: by its stacks, which Python up to 3.12 shows through py-spy."""
-    if sys.version_info < (3, 13) and not shutil.which("py-spy", path=os.path.dirname(PYTHON) + ":" + os.environ["PATH"]):
+    """Of an unmodified program with gloo: by its stacks, which Python up to 3.10 shows through py-spy."""
+    if sys.version_info < (3, 11) and not shutil.which("py-spy", path=os.path.dirname(PYTHON) + ":" + os.environ["PATH"]):
         raise Skip("py-spy is not installed")
     for kind, does in (("sleep", "sleeps in clock_nanosleep"), ("loop", "runs"), ("stop", "is stopped"),
                        ("lock", "sleeps in futex"), ("pipe", "sleeps in write of a pipe"), ("recv", "sleeps in "),

@@ -11,9 +11,9 @@ static dlcoll_comm *g_comm;
 
 static void need(int code)
 {
-    dlcoll_error why = DLCOLL_ERROR_INIT;
     if (code == 0)
         return;
+    dlcoll_error why = DLCOLL_ERROR_INIT;
     dlcoll_last_error(g_comm, &why);
     fprintf(stderr, "dlcoll: %s\n", why.text);
     exit(1);

@@ -1881,6 +1881,8 @@ static bool get_signs(void *arg, int local_rank, struct hang_signs *out)
         out->cpu_ms = kernel_side_cpu_ms(w->pid);
         out->traffic = t.bytes;
         out->at_ns = t.at_ns > out->output ? t.at_ns : out->output;
+        out->sent = t.sent;
+        out->sent_ns = t.sent_ns;
     }
     return true;
 }

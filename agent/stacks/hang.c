@@ -17,6 +17,16 @@
 /* When a worker has been silent for so much of its patience, the first sample is taken. */
 #define FIRST_SAMPLE(patience) ((patience) / 10 * 6)
 
+/* A worker without recorded operations is watched twice: by all its signs, and by what it sends
+ * alone, once it has sent often. One that hangs gets what the others send, and uses CPU time in an
+ * endless loop. */
+enum { ALL_SIGNS, SENT, WAYS };
+
+struct hang_way {
+    struct hang_rank rank;
+    bool stuck; /* was silent when the hang was declared */
+};
+
 struct hang {
     struct hang_callbacks cb;
     struct uvx_scope scope;
@@ -26,8 +36,7 @@ struct hang {
     bool last_call;   /* it is: what has arrived is still read */
     uint64_t after_ns;
     int nproc;
-    struct hang_rank *ranks;
-    bool *stuck; /* was silent when the hang was declared */
+    struct hang_way (*workers)[WAYS];
     bool declared;
     uint64_t next_ns;  /* the next suspicion not before this time */
     unsigned repeated; /* suspicions since the last sign of life */
@@ -193,7 +202,7 @@ static void live(struct hang *h)
 /* Operations since the last look count one by one. */
 static void look(struct hang *h, int i, const struct hang_signs *signs, uint64_t now)
 {
-    struct hang_rank *r = &h->ranks[i];
+    struct hang_rank *r = &h->workers[i][ALL_SIGNS].rank, *sent = &h->workers[i][SENT].rank;
     struct hang_signs op = r->last;
     uint64_t n = signs->ops > OPS_KEPT ? signs->ops - OPS_KEPT : 0;
     for (n = n > r->last.ops ? n : r->last.ops; r->last.ops && ++n < signs->ops;) {
@@ -202,6 +211,25 @@ static void look(struct hang *h, int i, const struct hang_signs *signs, uint64_t
             hang_rank_look(r, &op, now);
     }
     hang_rank_look(r, signs, now);
+    const struct hang_signs alone = {.traffic = signs->sent, .at_ns = signs->sent_ns};
+    if (signs->ops)
+        hang_rank_reset(sent);
+    else
+        hang_rank_look(sent, &alone, now);
+}
+
+static void look_at_way(struct hang *h, struct hang_way *w, uint64_t alive, uint64_t now)
+{
+    if (w->rank.alive_ns != alive && w->stuck) {
+        w->stuck = false;
+        live(h);
+    }
+    uint64_t patience = hang_rank_patience(&w->rank, h->after_ns);
+    uint64_t silence = hang_rank_silence(&w->rank, now);
+    if (silence < FIRST_SAMPLE(patience) || now < h->next_ns)
+        return;
+    w->stuck = true;
+    suspect(h, patience, silence, now);
 }
 
 static void on_tick(uv_timer_t *t)
@@ -209,24 +237,18 @@ static void on_tick(uv_timer_t *t)
     struct hang *h = container_of(t, struct hang, tick);
     uint64_t now = mono_ns();
     for (int i = 0; i < h->nproc; i++) {
-        struct hang_rank *r = &h->ranks[i];
+        struct hang_way *all = &h->workers[i][ALL_SIGNS], *sent = &h->workers[i][SENT];
         struct hang_signs signs;
         if (!h->cb.get_signs(h->cb.arg, i, &signs)) {
-            hang_rank_reset(r);
+            hang_rank_reset(&all->rank);
+            hang_rank_reset(&sent->rank);
             continue;
         }
-        uint64_t alive = r->alive_ns;
+        uint64_t all_ns = all->rank.alive_ns, sent_ns = sent->rank.alive_ns;
         look(h, i, &signs, now);
-        if (r->alive_ns != alive && h->stuck[i]) {
-            h->stuck[i] = false;
-            live(h);
-        }
-        uint64_t patience = hang_rank_patience(r, h->after_ns);
-        uint64_t silence = hang_rank_silence(r, now);
-        if (silence < FIRST_SAMPLE(patience) || now < h->next_ns)
-            continue;
-        h->stuck[i] = true;
-        suspect(h, patience, silence, now);
+        look_at_way(h, all, all_ns, now);
+        if (sent->rank.ngaps >= HANG_LEARNT)
+            look_at_way(h, sent, sent_ns, now);
     }
 }
 
@@ -239,7 +261,7 @@ void hang_on_suspicion(struct hang *h, const struct rdzv_request *r)
 
 bool hang_is_patient(const struct hang *h, int local_rank)
 {
-    const struct hang_rank *r = &h->ranks[local_rank];
+    const struct hang_rank *r = &h->workers[local_rank][ALL_SIGNS].rank;
     return 2 * hang_rank_silence(r, mono_ns()) < hang_rank_patience(r, h->after_ns);
 }
 
@@ -247,16 +269,16 @@ void hang_declared(struct hang *h)
 {
     uint64_t now = mono_ns();
     h->declared = true;
-    for (int i = 0; i < h->nproc; i++)
-        h->stuck[i] = hang_rank_silence(&h->ranks[i], now) >=
-                      FIRST_SAMPLE(hang_rank_patience(&h->ranks[i], h->after_ns));
+    for (int i = 0; i < h->nproc * WAYS; i++) {
+        struct hang_way *w = &h->workers[i / WAYS][i % WAYS];
+        w->stuck = hang_rank_silence(&w->rank, now) >=
+                   FIRST_SAMPLE(hang_rank_patience(&w->rank, h->after_ns));
+    }
 }
 
 void hang_reset(struct hang *h, bool watch)
 {
-    for (int i = 0; i < h->nproc; i++)
-        hang_rank_reset(&h->ranks[i]);
-    memset(h->stuck, 0, (size_t)h->nproc * sizeof(*h->stuck));
+    memset(h->workers, 0, (size_t)h->nproc * sizeof(*h->workers));
     h->declared = h->shown_silent = h->blamed_nobody = false;
     h->shown = HANG_NONE;
     h->next_ns = h->repeated = 0;
@@ -281,8 +303,7 @@ struct hang *hang_new(uv_loop_t *loop, int nproc, double after, const struct han
     h->cb = *cb;
     h->nproc = nproc;
     h->after_ns = (uint64_t)(after * 1e9);
-    h->ranks = xcalloc((size_t)nproc, sizeof(*h->ranks));
-    h->stuck = xcalloc((size_t)nproc, sizeof(*h->stuck));
+    h->workers = xcalloc((size_t)nproc, sizeof(*h->workers));
     uvx_scope_init(&h->scope, loop);
     uv_timer_init(loop, &h->tick);
     uv_timer_init(loop, &h->second);
@@ -299,8 +320,7 @@ static void on_hang_closed(void *arg)
     void (*on_closed)(void *arg) = h->on_closed;
     void *on_closed_arg = h->on_closed_arg;
     samples_fini(&h->first);
-    free(h->ranks);
-    free(h->stuck);
+    free(h->workers);
     free(h);
     on_closed(on_closed_arg);
 }

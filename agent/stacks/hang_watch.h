@@ -18,6 +18,8 @@ struct hang_signs {
     uint64_t traffic; /* bytes through its sockets */
     uint64_t cpu_ms;
     uint64_t at_ns; /* when the last of these was, as far as that is known; 0: it is not */
+    uint64_t sent;  /* of the traffic, what it has sent itself, and when it did */
+    uint64_t sent_ns;
 };
 
 #define HANG_KINDS 32

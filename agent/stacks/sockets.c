@@ -103,6 +103,12 @@ static void list_all(struct sockets *s)
 
 /* ---------------------------------------------------------------------- what flowed through it */
 
+/* The later one of a time and of what was so many milliseconds ago. */
+static uint64_t later(uint64_t at, uint64_t now, uint64_t ago_ms)
+{
+    return now > ago_ms * MS && now - ago_ms * MS > at ? now - ago_ms * MS : at;
+}
+
 static void take_socket(struct sockets *s, const struct nlmsghdr *h, int store_port, uint64_t now)
 {
     const struct inet_diag_msg *m = NLMSG_DATA(h);
@@ -124,12 +130,14 @@ static void take_socket(struct sockets *s, const struct nlmsghdr *h, int store_p
                    RTA_PAYLOAD(a) < sizeof(info) ? RTA_PAYLOAD(a) : sizeof(info));
     }
     uint64_t bytes = info.tcpi_bytes_acked + info.tcpi_bytes_received;
-    uint64_t ago = info.tcpi_last_data_sent < info.tcpi_last_data_recv ? info.tcpi_last_data_sent
-                                                                       : info.tcpi_last_data_recv;
     struct sockets_traffic *t = &s->traffic[o->local_rank];
     t->bytes += bytes;
-    if (bytes && now > ago * MS && now - ago * MS > t->at_ns)
-        t->at_ns = now - ago * MS;
+    t->sent += info.tcpi_bytes_acked;
+    if (bytes) {
+        t->sent_ns = later(t->sent_ns, now, info.tcpi_last_data_sent);
+        t->at_ns = later(t->at_ns, now, info.tcpi_last_data_sent);
+        t->at_ns = later(t->at_ns, now, info.tcpi_last_data_recv);
+    }
 }
 
 /* The end of a list, and what says that a socket is gone, have no data. */

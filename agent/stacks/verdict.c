@@ -8,6 +8,8 @@
 #include "agent/stacks/stack_tree.h"
 #include "core/mem.h"
 
+#define LOOP_CPU_MS 10 /* at least, between the samples, of who runs all the time */
+
 /* What one rank does, of both samples. */
 enum conduct {
     GONE,      /* it has ended well, or does not run */
@@ -100,9 +102,11 @@ static enum conduct conduct_of(const struct sample *a, const struct sample *b)
         return WAITS;
     if (a->io_bytes != b->io_bytes)
         return MOVES;
-    if (!b->op.number && collective_of(b) && t->state == 'S')
-        return WAITS;
+    if (!b->op.number && collective_of(b) && t->state == 'S') /* patient: it has just come */
+        return b->patient ? MOVES : WAITS;
     if (!same_functions(&a->threads[0], t) || (b->patient && t->state != 'R'))
+        return MOVES;
+    if (t->state == 'R' && b->cpu_ms < a->cpu_ms + LOOP_CPU_MS) /* it gets no CPU */
         return MOVES;
     if (t->state == 'D')
         return IN_KERNEL;

@@ -240,15 +240,17 @@ START_TEST(bytes_are_counted)
     struct sockets_traffic before = sockets_traffic(s, 0, getpid(), 0, now);
     ck_assert_int_eq(write(client, &byte, 1), 1);
     ck_assert_int_eq(read(server, &byte, 1), 1);
-    uint64_t bytes;
+    struct sockets_traffic after;
     for (int i = 0; i < 1000; i++) { /* acknowledged by and by */
         now += SOCKETS_MS * MS;
-        bytes = sockets_traffic(s, 0, getpid(), 0, now).bytes;
-        if (bytes > before.bytes + 1)
+        after = sockets_traffic(s, 0, getpid(), 0, now);
+        if (after.bytes > before.bytes + 1)
             break;
         sched_yield();
     }
-    ck_assert_uint_eq(bytes, before.bytes + 2); /* at either end */
+    ck_assert_uint_eq(after.bytes, before.bytes + 2); /* at either end */
+    ck_assert_uint_eq(after.sent, before.sent + 1);
+    ck_assert(after.sent_ns > 0 && after.sent_ns <= after.at_ns);
     struct sockets_traffic none = sockets_traffic(s, 0, getpid(), port, now + 2 * SECOND);
     ck_assert_uint_eq(none.bytes, 0); /* the store's */
     close(client);
@@ -453,7 +455,13 @@ START_TEST(a_rank_that_moves_is_suspect_only)
     outside(&a, 'R', "spin (t.c:9)", 10);
     outside(&b, 'R', "spin (t.c:10)", 10); /* an endless loop */
     b.s[2].patient = true;
+    b.s[2].cpu_ms = 90;
     ck_assert_int_eq(judge_both(&a, &b).state, HANG_HUNG);
+    a = job(4, "barrier");
+    b = job(4, "barrier");
+    outside(&a, 'R', "step (t.c:9)", 10);
+    outside(&b, 'R', "step (t.c:9)", 10); /* it could go on, but gets no CPU */
+    ck_assert_int_eq(judge_both(&a, &b).state, HANG_SUSPECT);
     for (int patient = 0; patient < 2; patient++) { /* its steps are longer than those of others */
         a = job(4, "barrier");
         b = job(4, "barrier");
@@ -562,6 +570,15 @@ START_TEST(operations_that_are_not_recorded)
     sample_add_frame(&b.s[1].threads[0], "all_reduce (distributed_c10d.py:9)");
     v = judge_both(&a, &b);
     ck_assert(v.state == HANG_HUNG && v.n == 0);
+    a = unrecorded(4, "save (t.py:9)");
+    b = unrecorded(4, "save (t.py:9)");
+    sample_drop_frames(&b.s[2].threads[0]);
+    sample_drop_frames(&a.s[2].threads[0]);
+    sample_add_frame(&a.s[2].threads[0], "evaluate (t.py:9)");
+    sample_add_frame(&b.s[2].threads[0], "evaluate (t.py:9)");
+    for (int i = 0; i < 4; i++)
+        b.s[i].patient = i != 2; /* they have just come, the other one computes */
+    ck_assert_int_ne(judge_both(&a, &b).state, HANG_HUNG);
     a = unrecorded(4, "step (t.py:5)");
     b = unrecorded(4, "step (t.py:5)");
     b.s[1].io_bytes = 4096; /* the operation goes on */

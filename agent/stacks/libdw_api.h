@@ -59,11 +59,13 @@ struct libdw_api {
 #define LIBDW_POINTER(type, name, params) type(*name) params;
     LIBDW_FUNCTIONS(LIBDW_POINTER)
 #undef LIBDW_POINTER
-    /* C++'s names as in the source; NULL where libstdc++ is not installed. */
-    char *(*demangle)(const char *name, char *out, size_t *len, int *status);
 };
 
 /* NULL: libdw.so.1 is not installed. */
 const struct libdw_api *libdw_api(void);
+
+/* A C++ name as in the source, malloc'ed. NULL: it is none, or libstdc++ is not installed; loading
+ * that takes as long as reading a stack, so only the first such name does. */
+char *libdw_demangle(const char *name);
 
 #endif

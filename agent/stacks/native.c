@@ -215,15 +215,12 @@ static const char *base_name(const char *path)
 }
 
 /* The name without the parameters that a C++ function has, and without a version. */
-static void put_name(const struct libdw_api *api, const char *name, char out[160])
+static void put_name(const char *name, char out[160])
 {
-    int status = -1;
-    char *cxx = api->demangle && strncmp(name, "_Z", 2) == 0
-                    ? api->demangle(name, NULL, NULL, &status)
-                    : NULL;
-    snprintf(out, 160, "%s", status == 0 && cxx ? cxx : name);
+    char *cxx = strncmp(name, "_Z", 2) == 0 ? libdw_demangle(name) : NULL;
+    snprintf(out, 160, "%s", cxx ? cxx : name);
+    char *end = strchr(out, cxx ? '(' : '@');
     free(cxx);
-    char *end = status == 0 ? strchr(out, '(') : strchr(out, '@');
     if (end && end > out)
         *end = '\0';
 }
@@ -262,7 +259,7 @@ static int on_frame(Dwfl_Frame *frame, void *arg)
     Dwfl_Line *line = m && !sample_is_libc(module) ? api->dwfl_module_getsrc(m, pc) : NULL;
     int number = 0;
     const char *file = line ? api->dwfl_lineinfo(line, NULL, &number, NULL, NULL, NULL) : NULL;
-    put_name(api, symbol ? symbol : "", name);
+    put_name(symbol ? symbol : "", name);
     if (symbol && file)
         snprintf(text, sizeof(text), "%s (%.80s:%d)", name, base_name(file), number);
     else if (symbol)

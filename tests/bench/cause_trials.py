@@ -221,7 +221,7 @@ def main():
     if not table:
         sys.exit(f"cause_trials.py: no cause has a name with {' or '.join(args.names)}; all: {' '.join(causes())}")
     print(f"{len(table)} causes, {args.trials} trials, seed {seed}, load {os.getloadavg()[0]:.0f}", flush=True)
-    right, tried, decided, late, names = {}, {}, {}, [], list(table)
+    right, tried, decided, late, with_stacks, names = {}, {}, {}, [], [], list(table)
     for i in range(args.trials):
         if i % len(names) == 0:
             random.shuffle(names)
@@ -233,12 +233,16 @@ def main():
         late += delays
         if took is not None:
             decided.setdefault(cause, []).append(took * 1e3)
+            with_stacks += [took * 1e3] if name.startswith("signal-QUIT") else []
         if wrong:
             print(f"{name}, rank {rank}: {wrong}", flush=True)
     for cause, n in tried.items():
         t = decided.get(cause)
         shown = f"decided after {statistics.median(t):.1f} ms, at most {max(t):.1f}" if t else ""
         print(f"{cause:12} right {right[cause]} of {n}  {shown}")
+    if with_stacks:
+        print(f"of which SIGQUIT, for which the stacks of all workers are taken first: after "
+              f"{statistics.median(with_stacks):.1f} ms, at most {max(with_stacks):.1f}")
     t = sorted(x for v in decided.values() for x in v)
     good = sum(right.values()) == args.trials
     if t:

@@ -2548,15 +2548,24 @@ static void on_output_room(void *arg)
     rdzv_output_room(a->rdzv);
 }
 
+/* How many workers the job can have. */
+static int most_ranks(const struct job_spec *job)
+{
+    return job->rdzv.max_nodes < WORLD_SIZE_MAX / NPROC_MAX ? job->rdzv.max_nodes * NPROC_MAX
+                                                            : WORLD_SIZE_MAX;
+}
+
 static int open_parts(struct agent *a, struct err *e)
 {
     const struct job_spec *job = a->job;
     const struct stdio_pump_opts pump = {
         .console_out = STDOUT_FILENO,
         .console_err = STDERR_FILENO,
+        .log_fd = log_get_fd() > 0 ? log_get_fd() : 0,
         .nworkers = job->nproc,
         .fold = job->fold,
         .job = job->job_console,
+        .nranks = most_ranks(job),
         .dup_stdout = job->dup_stdout,
         .dup_stderr = job->dup_stderr,
         .on_drained = on_drained,

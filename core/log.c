@@ -49,6 +49,11 @@ void log_set_fd(int fd)
     g_fd = fd;
 }
 
+int log_get_fd(void)
+{
+    return g_fd;
+}
+
 void log_set_patience(int ms)
 {
     g_patience_ms = ms;
@@ -138,7 +143,10 @@ static void emit(enum log_level level, const char *fmt, va_list ap)
         line[0] = (char)('0' + level);
         size_t shown_len = log_escape(line + 1, sizeof(line) - 2, text, (size_t)len, 0);
         line[shown_len + 1] = '\n';
-        fd_write_all(g_fd, line, shown_len + 2);
+        if (g_write)
+            g_write(g_write_arg, line, shown_len + 2);
+        else
+            fd_write_all(g_fd, line, shown_len + 2);
         return;
     }
     size_t nshown = log_escape(shown, sizeof(shown), text, (size_t)len, 0), n = 0;

@@ -33,8 +33,10 @@ void log_set_format(enum log_format format);
 void log_set_writer(void (*write)(void *arg, const char *line, size_t len), void *arg);
 
 /* Writes finished lines to `fd` instead, each with the digit of its level in front and without the
- * prefix: for a process that passes them on. -1 restores standard error. */
+ * prefix: for a process that passes them on. A writer gets them in this form, and is to write them
+ * there. -1 restores standard error. */
 void log_set_fd(int fd);
+int log_get_fd(void); /* -1: none is set */
 
 /* How long a line waits for the reader of standard error before it is left out; -1: for ever. */
 #define LOG_LAST_WORDS_MS 1000 /* for who ends next, and whom no signal ends */

@@ -47,6 +47,7 @@ static void pump_free(struct stdio_pump *p)
     close_fd(&p->wakefd);
     pthread_mutex_destroy(&p->lock);
     buf_fini(&p->inbox);
+    buf_fini(&p->own);
     buf_fini(&p->trouble);
     for (int i = 0; i < p->nworkers; i++) {
         if (p->workers[i])
@@ -73,8 +74,9 @@ static void on_async_closed(uv_handle_t *uv)
     struct stdio_pump_end end = p->end;
     bool all = !p->gave_up;
     /* Lines that were written after the thread took its last ones. */
+    int fd = p->opts.log_fd ? p->opts.log_fd : p->opts.console_err;
     if (p->inbox.len)
-        fd_write_patiently(p->opts.console_err, p->inbox.data, p->inbox.len, 0, NULL);
+        fd_write_patiently(fd, p->inbox.data, p->inbox.len, 0, NULL);
     pump_free(p);
     if (end.on_closed)
         end.on_closed(end.arg, all);
@@ -169,6 +171,7 @@ static void make_job(struct stdio_pump *p)
     const struct stdio_job_opts job = {.route = {p->route[0], p->route[1]},
                                        .buffers = &p->buffers,
                                        .nworkers = p->opts.nworkers,
+                                       .nranks = p->opts.nranks,
                                        .fold = p->opts.fold != FOLD_OFF,
                                        .arg = p,
                                        .on_page = on_page,
@@ -427,6 +430,7 @@ bool stdio_show_job(struct stdio_pump *p, const void *records, size_t n)
     if (!p || !p->job || p->closing)
         return true;
     bool room = stdio_job_add(p->job, records, n);
+    p->is_sink = true;
     pump_wake(p);
     return room;
 }
@@ -436,6 +440,9 @@ void stdio_begin_job(struct stdio_pump *p, int nshown)
     if (!p->job || p->closing)
         return;
     stdio_job_begin(p->job, nshown);
+    pthread_mutex_lock(&p->lock);
+    p->begins = p->is_sink;
+    pthread_mutex_unlock(&p->lock);
     pump_wake(p);
 }
 

@@ -9,7 +9,6 @@
 #include "agent/output/fold_console.h"
 #include "agent/output/stdio_fold.h"
 #include "core/mem.h"
-#include "rendezvous/rules/rank_table.h"
 
 /* A line waits for those of its own node, then for those of other nodes: this long in all, and so
  * much after it has come. */
@@ -244,10 +243,10 @@ static const uint8_t *take_lines(struct rd *r, size_t *n)
     return p;
 }
 
-static int take_rank(struct rd *r)
+static int take_rank(const struct stdio_job *j, struct rd *r)
 {
     uint32_t rank = rd_u32(r);
-    r->bad |= rank >= WORLD_SIZE_MAX;
+    r->bad |= rank >= (uint32_t)j->opts.nranks;
     return r->bad ? 0 : (int)rank;
 }
 
@@ -259,8 +258,8 @@ static void take_unit(struct stdio_job *j, struct rd *r, uint64_t now_ns)
     uint64_t age = rd_u32(r) * UINT64_C(1000);
     struct fold_unit u = {.workers = &workers, .since_ns = age < now_ns ? now_ns - age : 0};
     for (uint32_t n = rd_u32(r); n > 0 && !r->bad; n--) {
-        struct rank_range range = {.first = take_rank(r)};
-        range.last = take_rank(r);
+        struct rank_range range = {.first = take_rank(j, r)};
+        range.last = take_rank(j, r);
         r->bad |= range.last < range.first;
         if (!r->bad)
             rank_set_add(&workers, range);
@@ -302,7 +301,7 @@ static void take_bytes(struct stdio_job *j, struct rd *r, uint64_t now_ns)
 {
     bool is_err = rd_u8(r) != 0;
     char *prefix = take_prefix(r);
-    int rank = take_rank(r);
+    int rank = take_rank(j, r);
     size_t n = rd_u32(r);
     const uint8_t *p = rd_take(r, n);
     if (!r->bad) {
@@ -327,7 +326,7 @@ static bool take_record(struct stdio_job *j, struct rd *r, uint64_t now_ns)
     } else if (kind == BYTES) {
         take_bytes(j, r, now_ns);
     } else if (kind == END) {
-        int rank = take_rank(r);
+        int rank = take_rank(j, r);
         if (!r->bad && rank < j->nranks && j->ranks[rank])
             end_streams(j, j->ranks[rank], now_ns);
     } else if (kind == BEGIN) {

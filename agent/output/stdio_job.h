@@ -40,6 +40,8 @@
 #include "core/bytes.h"
 
 #define STDIO_JOB_PAGE 65536 /* a page ends with the record that makes it as large */
+/* So long after a worker has printed it a line is on the console, unless a machine is slow. */
+#define STDIO_JOB_LATE_NS (2 * FOLD_WINDOW_NS)
 
 struct stdio_job;
 
@@ -47,6 +49,7 @@ struct stdio_job_opts {
     struct console *route[2]; /* of the sink; borrowed, as the buffers */
     struct stream_buffers *buffers;
     int nworkers; /* of this node */
+    int nranks;   /* of all nodes, at most: a record that names another rank is malformed */
     bool fold;
     void *arg;
     void (*on_page)(void *arg); /* there is a page for the agent */

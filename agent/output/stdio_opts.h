@@ -22,13 +22,16 @@ enum fold_mode {
 
 struct stdio_pump_opts {
     int console_out, console_err; /* borrowed; normally 1 and 2 */
+    int log_fd;                   /* dlaunch's own lines go there; 0: to console_err */
     /* How many workers there will be; 0: unknown. The table of descriptors then gets its size
      * before the thread starts: growing one that threads share makes the kernel wait for a grace
      * period, milliseconds at each doubling. */
     int nworkers;
     enum fold_mode fold; /* of lines that workers print alike; not below two workers */
-    /* One console shows the output of all nodes (stdio_job.h). */
+    /* One console shows the output of all nodes (stdio_job.h), which have at most so many workers.
+     */
     bool job;
+    int nranks;
     /* Lines with one of these substrings are copied to the filtered files; NULL-terminated or NULL.
      * Borrowed until the pump is closed. */
     char *const *dup_stdout, *const *dup_stderr;

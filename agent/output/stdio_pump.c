@@ -333,17 +333,46 @@ static void drain_overdue(struct stdio_pump *p, bool all)
     }
 }
 
-/* dlaunch's own lines, on their way to standard error. */
+/* dlaunch's own lines, on their way to standard error. What the workers have printed comes before
+ * what is said of it. */
 static void put_own_lines(struct stdio_pump *p, struct buf *lines, uint64_t lost)
 {
     char size[TEXT_BYTES_MAX];
-    struct fold *fold = p->fold[p->route[1] - p->console];
-    if (fold && lines->len) /* what the workers have printed comes before what is said of it */
-        fold_show_all(fold, p->now_ns);
-    console_put(p->route[1], p, NULL, lines->data, lines->len, p->now_ns);
+    for (int i = 0; i < 2 && lines->len; i++) {
+        if (p->fold[i] && (p->opts.log_fd || p->route[1] == &p->console[i]))
+            fold_show_all(p->fold[i], p->now_ns);
+    }
+    if (p->opts.log_fd)
+        fd_write_all(p->opts.log_fd, lines->data, lines->len);
+    else
+        console_put(p->route[1], p, NULL, lines->data, lines->len, p->now_ns);
     if (lost)
         say(p, "%s of its own lines dropped here", text_bytes(size, lost));
     buf_fini(lines);
+}
+
+/* The lines that have waited. */
+static void put_late_lines(struct stdio_pump *p)
+{
+    if (p->job && p->own.len)
+        stdio_job_show(p->job, p->now_ns); /* what is due as well */
+    put_own_lines(p, &p->own, p->own_lost);
+    p->own_lost = 0;
+}
+
+/* Where several nodes have one console, own lines wait as long as what has been printed before. All
+ * of that has come to the console when a round begins there. */
+static void take_own_lines(struct stdio_pump *p, struct buf *lines, uint64_t lost, bool begins)
+{
+    if (begins)
+        put_late_lines(p);
+    if (!lines->len || begins || p->finishing || !p->job || !stdio_job_fold(p->job)) {
+        put_own_lines(p, lines, lost);
+        return;
+    }
+    p->own = *lines;
+    p->own_lost = lost;
+    p->own_due_ns = p->now_ns + STDIO_JOB_LATE_NS;
 }
 
 /* What workers of all nodes have printed. */
@@ -367,9 +396,11 @@ static bool take_orders(struct stdio_pump *p)
     struct worker *orders = p->orders;
     struct buf lines = BUF_INIT;
     uint64_t lost = 0;
-    bool closing = p->closing;
+    bool closing = p->closing, begins = p->begins;
+    bool behind = p->own.len && !begins;
     p->orders = NULL;
-    p->own_lines_wait = p->inbox.len > 0 && console_full(p->route[1]);
+    p->begins = false;
+    p->own_lines_wait = p->inbox.len > 0 && (behind || console_full(p->route[1]));
     if (!p->own_lines_wait) {
         lines = p->inbox;
         lost = p->inbox_lost;
@@ -384,7 +415,7 @@ static bool take_orders(struct stdio_pump *p)
         next = orders->next;
         drain_worker(p, orders);
     }
-    put_own_lines(p, &lines, lost);
+    take_own_lines(p, &lines, lost, begins);
     return closing;
 }
 
@@ -435,6 +466,7 @@ static int pump_next_timeout(const struct stdio_pump *p)
                       p->fold[0] ? fold_due_ns(p->fold[0]) : 0,
                       p->fold[1] ? fold_due_ns(p->fold[1]) : 0,
                       p->job ? stdio_job_due_ns(p->job) : 0,
+                      p->own.len ? p->own_due_ns : 0,
                       p->console[0].blocked ? p->console[0].retry_ns : 0,
                       p->console[1].blocked ? p->console[1].retry_ns : 0};
     uint64_t first = UINT64_MAX;
@@ -478,7 +510,9 @@ static bool serve_events(struct stdio_pump *p)
             console_flush(c, p->now_ns);
     }
     release_held(p);
-    return woken || (p->own_lines_wait && !console_full(p->route[1])) ||
+    if (p->own.len && p->own_due_ns <= p->now_ns)
+        put_late_lines(p);
+    return woken || (p->own_lines_wait && !p->own.len && !console_full(p->route[1])) ||
            (p->job && stdio_job_waits(p->job));
 }
 
@@ -523,6 +557,7 @@ static void pump_finish(struct stdio_pump *p)
     }
     if (p->job)
         stdio_job_end(p->job, p->now_ns);
+    put_late_lines(p);
     sum_up_files(p);
     console_end(p->route[0], p->now_ns);
     console_end(p->route[1], p->now_ns);

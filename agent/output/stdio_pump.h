@@ -55,14 +55,16 @@ struct stdio_pump {
     uint64_t inbox_lost;             /* bytes that had no room */
     struct buf trouble; /* for on_trouble: 1 or 0 (shown), then the text with its NUL; repeated */
     bool closing, woken;
-    bool room;  /* the job's console has room again */
-    bool ended; /* the thread ends */
+    bool begins; /* a round does, on the job's console */
+    bool room;   /* the job's console has room again */
+    bool ended;  /* the thread ends */
 
     /* Set by the agent before `closing`; unchanged afterwards. */
     struct stdio_pump_end end;
     atomic_bool hurry; /* the thread stops waiting for readers */
 
     /* The agent's. */
+    bool is_sink;            /* output of the job has come here */
     struct worker **workers; /* by local rank */
     int nworkers;
     struct stream_filter *filter; /* for the workers to come */
@@ -80,7 +82,9 @@ struct stdio_pump {
     uint64_t partial_ns;          /* when to look through `waiting`; 0: empty */
     uint64_t drain_ns;            /* when to look for workers past their deadline; 0: none */
     uint64_t now_ns;
-    bool own_lines_wait;    /* in the inbox, for a console that is full */
+    struct buf own; /* dlaunch's own lines that wait until own_due_ns; empty: none */
+    uint64_t own_lost, own_due_ns;
+    bool own_lines_wait;    /* in the inbox, behind those, or for a console that is full */
     bool finishing;         /* all is read: only the consoles are waited for */
     bool gave_up;           /* the consoles have not taken everything */
     bool told[2];           /* the failure of the console was reported */

@@ -608,8 +608,9 @@ static void turn(struct remote *r)
     if (f[0].revents && !read_head(r))
         head_is_gone(r);
     take_frames(r);
-    for (int i = 0; i < 3; i++) {
-        if (f[i + 2].revents && r->streams[i].fd >= 0)
+    for (int i = 0; i < 3; i++) { /* output comes before what the launcher has said after it */
+        bool ready = f[i + 2].revents || (f[LOG + 2].revents && !full);
+        if (ready && r->streams[i].fd >= 0)
             read_stream(r, &r->streams[i]);
     }
     if (f[7].revents && r->streams[EVENTS].fd >= 0)

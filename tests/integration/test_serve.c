@@ -86,6 +86,34 @@ START_TEST(one_console_for_all_hosts)
 }
 END_TEST
 
+/* Whether the line of a worker that waits to be folded comes before what dlaunch says of it. */
+static bool own_line_comes_behind(const char *hosts)
+{
+    struct proc p;
+    run_head(&p, 0,
+             test_text(BY_DAEMON "-H %s --fold on --max_restarts 1 %%W if-attempt 1 exit 0 "
+                                 "if-rank 1 err why if-rank 1 exit 7 pause",
+                       hosts));
+    const char *own = strstr(p.err, "dlaunch: worker 1 (local rank 1) on ");
+    ck_assert_msg(own && strstr(own, "restart 1 of 1\n"), "%s", p.err);
+    const char *why = strstr(p.err, "[1]: why\n");
+    ck_assert_msg(why != NULL, "%s", p.err);
+    bool behind = why < own;
+    proc_fini(&p);
+    return behind;
+}
+
+START_TEST(own_lines_come_behind_folded_ones)
+{
+    start_daemon();
+    ck_assert(own_line_comes_behind("localhost:2"));
+    int tries = 1; /* both hosts say the same, and the one that shows the output may be slow */
+    while (!own_line_comes_behind("localhost:2,127.0.0.1:2 --console job"))
+        ck_assert_int_lt(tries++, 10);
+    expect_stop(SIGTERM);
+}
+END_TEST
+
 START_TEST(a_failure_is_reported)
 {
     struct proc p;
@@ -431,6 +459,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "jobs", 90);
     tcase_add_test(tc, a_job_runs);
     tcase_add_test(tc, one_console_for_all_hosts);
+    tcase_add_test(tc, own_lines_come_behind_folded_ones);
     tcase_add_test(tc, a_failure_is_reported);
     tcase_add_test(tc, input_and_output_come_whole);
     tcase_add_test(tc, unread_input_costs_no_output);

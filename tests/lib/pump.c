@@ -20,6 +20,7 @@ void open_pump(struct fixture *f, int console_out, int console_err)
                                    .fold = f->fold,
                                    .dup_stdout = f->dup_stdout,
                                    .job = f->job,
+                                   .nranks = NPROC_MAX,
                                    .on_output = f->on_output,
                                    .on_room = f->on_room,
                                    .on_drained = on_drained,

@@ -223,6 +223,24 @@ START_TEST(the_end_of_a_round)
 }
 END_TEST
 
+/* What a worker has printed before comes before a line of dlaunch, although it waits for others. */
+START_TEST(own_lines_come_behind)
+{
+    static const char own[] = "dlaunch: own\n";
+    open_nodes(2, 2, FOLD_ON, false);
+    say(ends[1][0].err, TRACE("2"));
+    stdio_write_line(nodes[0].pump, own, sizeof(own) - 1);
+    SHOWN(strstr(text(&nodes[0].err), own), "not shown");
+    ck_assert_str_eq(strchr(text(&nodes[0].err), 'V'), "ValueError(3)\n"
+                                                       "[2]: ValueError: rank 2 of 9\n"
+                                                       "dlaunch: own\n");
+    say(ends[1][0].err, "after\n");
+    SHOWN(strstr(text(&nodes[0].err), "own\n[2]: after\n"), "not shown");
+    close_nodes();
+    teardown_nodes(2);
+}
+END_TEST
+
 /* A node that no coordinator takes anything from shows its workers' output itself. */
 START_TEST(a_node_alone)
 {
@@ -412,6 +430,7 @@ START_TEST(one_exception_of_all_nodes_is_shown_once)
         const struct stdio_job_opts opts = {.route = {&c, &c},
                                             .buffers = &buffers,
                                             .nworkers = EACH,
+                                            .nranks = RANKS,
                                             .fold = true,
                                             .on_page = nothing,
                                             .on_stream = no_stream};
@@ -495,6 +514,7 @@ static Suite *suite(void)
     tcase_add_test(tc, lines_that_are_not_folded_have_their_rank);
     tcase_add_test(tc, unfinished_lines_on_a_terminal);
     tcase_add_test(tc, the_end_of_a_round);
+    tcase_add_test(tc, own_lines_come_behind);
     tcase_add_test(tc, a_node_alone);
     tcase_add_test(tc, the_order_of_each_worker_stays);
     tcase_add_test(tc, a_reader_that_is_slow);

@@ -87,6 +87,73 @@ START_TEST(every_node_names_the_rank)
 }
 END_TEST
 
+/* Two ranks that exchange a byte in each step and poll for it, so that both use CPU time for ever
+ * when rank 1 does not come. */
+static const char polling[] =
+    "#include <arpa/inet.h>\n"
+    "#include <stdlib.h>\n"
+    "#include <sys/socket.h>\n"
+    "#include <time.h>\n"
+    "#include <unistd.h>\n"
+    "static int s;\n"
+    "static volatile long n;\n"
+    "static void meet(int rank, int port) {\n"
+    "    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port)};\n"
+    "    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);\n"
+    "    int l = socket(AF_INET, SOCK_STREAM, 0), on = 1;\n"
+    "    setsockopt(l, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));\n"
+    "    if (rank == 0) {\n"
+    "        if (bind(l, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(l, 1) < 0) exit(3);\n"
+    "        s = accept(l, NULL, NULL);\n"
+    "        return;\n"
+    "    }\n"
+    "    while (connect(s = socket(AF_INET, SOCK_STREAM, 0), (void *)&a, sizeof(a)) < 0)\n"
+    "        close(s);\n"
+    "}\n"
+    "static void all_reduce(void) {\n"
+    "    char byte = 1;\n"
+    "    if (send(s, &byte, 1, 0) != 1) exit(4);\n"
+    "    while (recv(s, &byte, 1, MSG_DONTWAIT) != 1)\n"
+    "        n++;\n"
+    "}\n"
+    "static void work(void) {\n"
+    "    for (;;)\n"
+    "        n++;\n"
+    "}\n"
+    "int main(int argc, char **argv) {\n"
+    "    int rank = atoi(getenv(\"RANK\"));\n"
+    "    meet(rank, atoi(argv[argc - 1]));\n"
+    "    for (int i = 0; i < 60; i++) {\n"
+    "        nanosleep(&(struct timespec){0, 50000000}, NULL);\n"
+    "        all_reduce();\n"
+    "    }\n"
+    "    if (rank == 1)\n"
+    "        work();\n"
+    "    all_reduce();\n"
+    "}\n";
+
+START_TEST(ranks_that_use_cpu_time)
+{
+    struct proc p;
+    if (!has_libdw()) {
+        test_skip("libdw.so.1 is not installed");
+        return;
+    }
+    write_file(tmppath("polling.c"), polling);
+    ck_assert_int_eq(
+        proc_run(&p, ARGV("gcc", "-g", "-O0", "-o", tmppath("polling"), tmppath("polling.c")), NULL,
+                 60),
+        0);
+    proc_fini(&p);
+    dlaunch_start(&p, env, "--nproc_per_node 2 --hang_after 0.5 %%T/polling %d", free_port());
+    proc_expect_err(&p, "the job hangs: rank 1 on ", 120);
+    proc_expect_err(&p, " runs, at work (polling.c:", 5);
+    proc_expect_err(&p, "; rank 0 waits in all_reduce (polling.c:", 5);
+    signal_until_end(&p, SIGKILL, 60);
+    proc_fini(&p);
+}
+END_TEST
+
 /* restart: the rank is killed, which counts as its failure. end: the job ends. */
 START_TEST(what_follows)
 {
@@ -196,6 +263,7 @@ static Suite *suite(void)
     TCase *t = test_case(s, "hangs", 300);
     tcase_add_checked_fixture(t, setup, NULL);
     tcase_add_loop_test(t, every_node_names_the_rank, 0, (int)ARRAY_LEN(planted));
+    tcase_add_test(t, ranks_that_use_cpu_time);
     tcase_add_test(t, what_follows);
     tcase_add_test(t, no_false_alarm);
     tcase_add_test(t, a_job_that_goes_on);

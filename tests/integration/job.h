@@ -39,4 +39,7 @@ json_t *json_of_file(const char *path);
 const char *json_word(const json_t *j, const char *key);
 long json_number(const json_t *j, const char *key);
 
+/* How many ranks have printed the word, by the output of --console job, folded or not. */
+int ranks_that_say(const char *out, const char *word);
+
 #endif

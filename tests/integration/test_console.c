@@ -175,23 +175,6 @@ START_TEST(a_terminal)
 }
 END_TEST
 
-/* How many ranks have printed the word, folded or not. */
-static int ranks_that_say(const char *out, const char *word)
-{
-    const char *end = test_text("]: %s\n", word), *alone = test_text("%s\n", word);
-    int n = strncmp(out, alone, strlen(alone)) == 0 || strstr(out, test_text("\n%s", alone));
-    for (const char *line = out, *nl; (nl = strchr(line, '\n')); line = nl + 1) {
-        const char *stop = strchr(line, ']');
-        if (*line != '[' || strncmp(stop, end, strlen(end)) != 0)
-            continue;
-        for (char *p = (char *)line; p < stop;) {
-            long from = strtol(p + 1, &p, 10);
-            n += 1 + (int)(*p == '-' ? strtol(p + 1, &p, 10) - from : 0);
-        }
-    }
-    return n;
-}
-
 static bool six_are_here(void *arg)
 {
     struct proc *p = arg;

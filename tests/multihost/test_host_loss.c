@@ -366,6 +366,38 @@ START_TEST(the_coordinators_host_comes_back)
 }
 END_TEST
 
+static bool three_are_here(void *node)
+{
+    struct proc *p = node;
+    proc_poll(p);
+    return ranks_that_say(p->out, "here") == 3;
+}
+
+/* --console job: the host whose terminal shows all lines loses its power, and the console of the
+ * next coordinator goes on with what its own host and the other one print. */
+START_TEST(the_host_with_the_console_is_lost)
+{
+    struct hosts h = {0};
+    const char *line =
+        test_text("%s --console job %%W print here append %%T/up wait %%T/go print there", elastic);
+    for (int i = 0; i < HOSTS; i++)
+        launch(&h, i, "%s", line);
+    wait_up(3);
+    wait_until(three_are_here, &h.node[0], 20, "all ranks on the first console");
+    netns_power_off(0);
+    wait_up(5);
+    write_file(tmppath("go"), "");
+    expect_exit(&h, 1, 0, 40);
+    expect_exit(&h, 2, 0, 40);
+    int next = strstr(h.node[1].err, "this node is the coordinator now") ? 1 : 2;
+    ck_assert_int_eq(ranks_that_say(h.node[next].out, "here"), 2);
+    ck_assert_int_eq(ranks_that_say(h.node[next].out, "there"), 2);
+    ck_assert_str_eq(h.node[3 - next].out, "");
+    proc_wait(&h.node[0], 20);
+    hosts_fini(&h);
+}
+END_TEST
+
 /* While the nodes are still waiting for each other. */
 START_TEST(cut_off_before_the_start)
 {
@@ -455,6 +487,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_short_cut_is_survived);
     tcase_add_test(tc, the_others_go_on_and_it_comes_back);
     tcase_add_test(tc, the_coordinators_host_comes_back);
+    tcase_add_test(tc, the_host_with_the_console_is_lost);
     tcase_add_test(tc, cut_off_before_the_start);
     tc = test_case(s, "tests", 30);
     tcase_add_test(tc, a_killed_test_leaves_nothing);

@@ -1,8 +1,9 @@
 /* The console of the job (agent/output/stdio_job.h). The lowest bit of the first byte says what the
  * rest is:
- *   0  pages of records as a hostile node may send them, each a u16 length and its bytes; bit 1:
- * the console is a terminal 1  a script: workers of two nodes print, and time passes. On the
- * console each worker's lines are all there, in their order */
+ *   0  pages of records as a hostile node may send them, each a u16 length and its bytes; bit 1 of
+ *      the first byte: the console is a terminal
+ *   1  a script: workers of two nodes print, and time passes. On the console each worker's lines
+ *      are all there, in their order */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

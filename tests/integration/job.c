@@ -90,19 +90,3 @@ long json_number(const json_t *j, const char *key)
     ck_assert_msg(json_is_integer(n), "no number %s", key);
     return (long)json_integer_value(n);
 }
-
-int ranks_that_say(const char *out, const char *word)
-{
-    const char *end = test_text("]: %s\n", word), *alone = test_text("%s\n", word);
-    int n = strncmp(out, alone, strlen(alone)) == 0 || strstr(out, test_text("\n%s", alone));
-    for (const char *line = out, *nl; (nl = strchr(line, '\n')); line = nl + 1) {
-        const char *stop = strchr(line, ']');
-        if (*line != '[' || strncmp(stop, end, strlen(end)) != 0)
-            continue;
-        for (char *p = (char *)line; p < stop;) {
-            long from = strtol(p + 1, &p, 10);
-            n += 1 + (int)(*p == '-' ? strtol(p + 1, &p, 10) - from : 0);
-        }
-    }
-    return n;
-}

@@ -15,6 +15,7 @@
 #include "core/clock.h"
 #include "core/mem.h"
 #include "tests/lib/cluster.h"
+#include "tests/lib/folded.h"
 
 void expect_text(const char *where, const char *text);
 void expect_no_text(const char *where, const char *text);
@@ -38,8 +39,5 @@ void signal_until_end(struct proc *p, int signo, double seconds);
 json_t *json_of_file(const char *path);
 const char *json_word(const json_t *j, const char *key);
 long json_number(const json_t *j, const char *key);
-
-/* How many ranks have printed the word, by the output of --console job, folded or not. */
-int ranks_that_say(const char *out, const char *word);
 
 #endif

@@ -8,7 +8,7 @@
 #include "agent/stacks/stack_tree.h"
 #include "core/mem.h"
 
-#define LOOP_CPU_MS 10 /* at least, between the samples, of who runs all the time */
+#define LOOP_CPU_MS 3 /* at least, between the samples, of who runs all the time */
 
 /* What one rank does, of both samples. */
 enum conduct {

@@ -11,6 +11,8 @@
 #define TICK_MS_MIN 10
 #define TICK_MS_MAX 200
 #define APART_MS    100 /* at least, between two samples */
+#define AGAIN_MS    200 /* until the end of a judgement that follows one without a result */
+#define AGAIN       2   /* so many follow */
 #define OPS_KEPT    15  /* of a worker, in front of the last one */
 #define ECHO_MS     250 /* at least, for the coordinator to send a suspicion to all */
 
@@ -49,6 +51,7 @@ struct hang {
     enum hang_state shown;
     bool shown_silent;
     bool blamed_nobody; /* the last judgement has named no rank */
+    int again;          /* judgements since the suspicion that had no result */
     void (*on_closed)(void *arg);
     void *on_closed_arg;
 };
@@ -65,6 +68,8 @@ static void copy_samples(struct samples *to, const struct samples *from)
         to->s[i].silent = from->s[i].silent;
     buf_fini(&b);
 }
+
+static void judge(struct hang *h, unsigned left_ms);
 
 static void on_second_sample(void *arg, const struct samples *all)
 {
@@ -84,6 +89,8 @@ static void on_second_sample(void *arg, const struct samples *all)
     if (nobody && !h->blamed_nobody)
         v.state = HANG_SUSPECT;
     h->blamed_nobody = nobody;
+    if (v.state != HANG_HUNG && !nobody && h->again++ < AGAIN)
+        judge(h, AGAIN_MS); /* who was about to go on will have done so */
     bool completes = h->shown_silent && v.state == HANG_HUNG && !v.silent;
     if (v.state == HANG_NONE || (v.state <= h->shown && !completes))
         return;
@@ -179,6 +186,7 @@ static void suspect(struct hang *h, uint64_t patience, uint64_t silence, uint64_
     h->next_ns = now + (patience << (h->repeated < 6 ? h->repeated : 6));
     h->repeated++;
     if (h->cb.leads(h->cb.arg)) {
+        h->again = 0;
         judge(h, ms);
         return;
     }
@@ -255,8 +263,10 @@ static void on_tick(uv_timer_t *t)
 void hang_on_suspicion(struct hang *h, const struct rdzv_request *r)
 {
     uv_timer_stop(&h->echo);
-    if (h->cb.leads(h->cb.arg))
-        judge(h, r->id < 3600000 ? (unsigned)r->id : APART_MS);
+    if (!h->cb.leads(h->cb.arg))
+        return;
+    h->again = 0;
+    judge(h, r->id < 3600000 ? (unsigned)r->id : APART_MS);
 }
 
 bool hang_is_patient(const struct hang *h, int local_rank)

@@ -142,12 +142,13 @@ START_TEST(restarted)
 {
     struct proc p;
     write_file(tmppath("first"), "#!/bin/sh\nexec sleep 600\n");
-    write_file(tmppath("second"),
-               "#!/bin/sh\necho $TORCHELASTIC_RESTART_COUNT $RANK\n"
-               "[ $RANK = 2 ] || exec sleep 600\nread -r status < wait\nexit 3\n");
+    write_file(tmppath("second"), "#!/bin/sh\necho $TORCHELASTIC_RESTART_COUNT $RANK\n"
+                                  "[ $RANK = 2 ] || exec sleep 600\nread -r status < "
+                                  "wait$TORCHELASTIC_RESTART_COUNT\nexit 3\n");
     chmod(tmppath("first"), 0755);
     chmod(tmppath("second"), 0755);
-    ck_assert_int_eq(mkfifo(tmppath("wait"), 0600), 0);
+    for (int round = 0; round < 2; round++)
+        ck_assert_int_eq(mkfifo(tmppath(test_text("wait%d", round)), 0600), 0);
     start(&p, "--max_restarts 1 --events events --report report -n 1 ./first : -n 2 ./second");
     for (int round = 0; round < 2; round++) {
         proc_expect_out(&p, test_text("%d 2\n", round), 30);
@@ -169,7 +170,7 @@ START_TEST(restarted)
             ck_assert_int_eq(count_text(ctl.out, "  second            -\n"), 2);
             proc_fini(&ctl);
         }
-        write_file(tmppath("wait"), "go\n");
+        write_file(tmppath(test_text("wait%d", round)), "go\n");
     }
     expect_status(&p, 3, 30);
     expect_text(p.err, "./first : ./second FAILED");

@@ -20,7 +20,7 @@ static const char BEGIN[] = "Traceback (most recent call last):";
 struct fold_group {
     TAILQ_ENTRY(fold_group) link, age;
     TAILQ_ENTRY(fold_group) chain; /* in the order of the places */
-    uint64_t hash, since_ns, due_ns;
+    uint64_t seed, hash, since_ns, due_ns;
     uint64_t place;            /* rises along the groups */
     const void *writer;        /* of the first unit */
     struct stdio_label *label; /* likewise; one reference */
@@ -167,9 +167,11 @@ static void show_ready(struct fold *f, uint64_t now_ns)
 
 /* ---------------------------------------------------------------------------------------- units */
 
-static struct fold_group *group_new(struct fold *f, const struct fold_unit *u, uint64_t hash)
+static struct fold_group *group_new(struct fold *f, const struct fold_unit *u, uint64_t seed,
+                                    uint64_t hash)
 {
     struct fold_group *g = xcalloc(1, sizeof(*g)), *older;
+    g->seed = seed;
     g->hash = hash;
     g->since_ns = u->since_ns;
     g->due_ns = u->due_ns;
@@ -273,17 +275,33 @@ static struct fold_group *find_group(struct fold *f, uint64_t hash, const struct
     return front && unit_alike(front, u) && make_way(f, front, u->workers, last) ? front : NULL;
 }
 
+/* The group right behind the one that a worker has joined last, if it has the very same text: the
+ * one that find_group() would find, without a hash. NULL: it has not. */
+static struct fold_group *same_group(const struct fold *f, const struct fold_unit *u, uint64_t seed)
+{
+    if (u->workers->n != 1 || u->len[1])
+        return NULL;
+    struct fold_group *last = f->ranks[u->workers->e[0].first].last;
+    struct fold_group *g = last ? TAILQ_NEXT(last, link) : TAILQ_FIRST(&f->groups);
+    bool same = g && g->seed == seed && g->text.len == u->len[0] &&
+                memcmp(g->text.text, u->text[0], u->len[0]) == 0;
+    return same ? g : NULL;
+}
+
 void fold_join(struct fold *f, const struct fold_unit *u, uint64_t now_ns)
 {
     uint64_t seed = (uint64_t)(u->label->rank - u->label->local_rank) << 1 |
                     (f->out.by_stream && u->label->is_err);
-    uint64_t hash = fold_text_hash(u->text[0], u->len[0], seed);
-    struct fold_group *g = find_group(f, hash, u);
-    bool joins = g != NULL;
-    if (!g)
-        g = group_new(f, u, hash);
+    struct fold_group *g = same_group(f, u, seed);
+    bool notes = false;
+    if (!g) {
+        uint64_t hash = fold_text_hash(u->text[0], u->len[0], seed);
+        g = find_group(f, hash, u);
+        notes = g != NULL;
+        g = g ? g : group_new(f, u, seed, hash);
+    }
     f->held -= group_bytes(g);
-    if (joins)
+    if (notes)
         fold_text_alike(&g->text, u->text[0], u->len[0], true);
     if (u->len[1])
         fold_text_alike(&g->text, u->text[1], u->len[1], true);

@@ -4,6 +4,7 @@
 
 #include "agent/output/stdio_console.h"
 #include "agent/output/fold_console.h"
+#include "tests/lib/folded.h"
 #include "tests/lib/pump.h"
 
 #include <stdlib.h>
@@ -205,66 +206,21 @@ START_TEST(prompts_and_controls_on_a_terminal)
 }
 END_TEST
 
-static uint64_t mix(uint64_t h, const char *p, size_t n)
-{
-    while (n--)
-        h = (h ^ (uint8_t)*p++) * UINT64_C(0x100000001b3);
-    return h;
-}
-
-/* Whether the set at p, "[0-2,7]: ", has the rank; *end: behind it. A line without one is rank 0's.
- */
-static bool set_has(const char *p, int rank, const char **end)
-{
-    *end = p;
-    if (*p != '[')
-        return rank == 0;
-    bool has = false;
-    const char *stop = strstr(p, "]: ");
-    ck_assert_ptr_nonnull(stop);
-    *end = stop + 3;
-    for (p++; p < stop; p++) {
-        char *q;
-        long from = strtol(p, &q, 10), to = *q == '-' ? strtol(q + 1, &q, 10) : from;
-        has |= rank >= from && rank <= to;
-        p = q;
-    }
-    return has;
-}
-
 /* Random lines of random workers in random pieces: of each worker, a hash over its lines in the
  * order in which the console shows them is that of what it wrote. Some are a flood. */
 START_TEST(the_order_of_each_worker_stays)
 {
     enum { RANKS = 12, LINES = 3000 };
-    static const char *const words[] = {"alpha", "beta", "gamma", "delta", "in all"};
     struct fixture f;
     struct ends w[RANKS];
     uint64_t want[RANKS] = {0}, got[RANKS] = {0};
-    unsigned seed = 11, total = 0;
+    unsigned seed = 11, total = 0, lines = 0;
     open_folding(&f, RANKS, FOLD_ON);
     for (int i = 0; i < RANKS; i++)
         w[i] = open_rank(&f, i);
     for (int n = 0; n < LINES; n++) {
-        for (int i = 0; i < RANKS; i++) {
-            char line[80];
-            bool flood = i == 3 && n > 500;
-            int pick = rand_r(&seed) % 16, len;
-            if (pick < 4 && !flood)
-                continue;
-            len = flood ? snprintf(line, sizeof(line), "flood %c%c%c\n", 'a' + n % 26,
-                                   'a' + n / 26 % 26, 'a' + n / 676)
-                        : snprintf(line, sizeof(line), "%s\n", words[pick % 5]);
-            want[i] = mix(want[i], line, (size_t)len);
-            total++;
-            if (rand_r(&seed) % 3 == 0) {
-                int cut = rand_r(&seed) % len;
-                ck_assert_int_eq(fd_write_all(w[i].out, line, (size_t)cut), 0);
-                ck_assert_int_eq(fd_write_all(w[i].out, line + cut, (size_t)(len - cut)), 0);
-            } else {
-                ck_assert_int_eq(fd_write_all(w[i].out, line, (size_t)len), 0);
-            }
-        }
+        for (int i = 0; i < RANKS; i++)
+            total += folded_write(w[i].out, n, i == 3, &seed, &want[i]);
         uv_run(&f.loop, UV_RUN_NOWAIT);
         read_consoles(&f);
     }
@@ -272,17 +228,10 @@ START_TEST(the_order_of_each_worker_stays)
         end_worker(&f, i, &w[i]);
     UNTIL(&f, f.ndrained == RANKS, "not drained");
     close_pump(&f);
-    unsigned shown_lines = 0;
-    for (const char *p = text(&f.out), *nl; (nl = strchr(p, '\n')); p = nl + 1, shown_lines++) {
-        for (int i = 0; i < RANKS; i++) {
-            const char *line;
-            if (set_has(p, i, &line))
-                got[i] = mix(got[i], line, (size_t)(nl + 1 - line));
-        }
-    }
+    folded_lines(text(&f.out), RANKS, got, &lines);
     for (int i = 0; i < RANKS; i++)
         ck_assert_msg(got[i] == want[i], "rank %d: lines are missing or not in order", i);
-    ck_assert_uint_lt(shown_lines, total);
+    ck_assert_uint_lt(lines, total);
     teardown(&f);
 }
 END_TEST

@@ -285,83 +285,25 @@ START_TEST(a_node_alone)
 }
 END_TEST
 
-static uint64_t mix(uint64_t h, const char *p, size_t n)
-{
-    while (n--)
-        h = (h ^ (uint8_t)*p++) * UINT64_C(0x100000001b3);
-    return h;
-}
-
-/* Whether the set at p, "[0-2,7]: ", has the rank; *end: behind it. A line without one is rank 0's.
- */
-static bool set_has(const char *p, int rank, const char **end)
-{
-    *end = p;
-    if (*p != '[')
-        return rank == 0;
-    bool has = false;
-    const char *stop = strchr(p, ']'); /* strstr() under a sanitizer reads all that follows */
-    if (!stop ||
-        strncmp(stop, "]: ", 3) != 0) /* an assertion that holds costs more than all of this */
-        ck_abort_msg("no set of ranks: %.60s", p);
-    *end = stop + 3;
-    for (p++; p < stop; p++) {
-        char *q;
-        long from = strtol(p, &q, 10), to = *q == '-' ? strtol(q + 1, &q, 10) : from;
-        has |= rank >= from && rank <= to;
-        p = q;
-    }
-    return has;
-}
-
-static void count_lines(const char *shown, int ranks, uint64_t *got, unsigned *lines)
-{
-    for (const char *p = shown, *nl; (nl = strchr(p, '\n')); p = nl + 1, ++*lines) {
-        for (int i = 0; i < ranks; i++) {
-            const char *line;
-            if (set_has(p, i, &line))
-                got[i] = mix(got[i], line, (size_t)(nl + 1 - line));
-        }
-    }
-}
-
 /* Random lines of random workers in random pieces, more than all buffers hold, to a console that is
  * read late: of each worker, a hash over its lines in the order in which the console shows them is
  * that of what it wrote. Some are a flood. */
 START_TEST(the_order_of_each_worker_stays)
 {
     enum { NODES = 5, RANKS = NODES * WORKERS, LINES = 3000 };
-    static const char *const words[] = {"alpha", "beta", "gamma", "delta", "in all"};
     uint64_t want[RANKS] = {0}, got[RANKS] = {0};
     unsigned seed = 11, total = 0, lines = 0;
     open_nodes(NODES, WORKERS, FOLD_ON, false);
     for (int n = 0; n < LINES; n++) {
-        for (int i = 0; i < RANKS; i++) {
-            char line[80];
-            bool flood = i == 7 && n > 500;
-            int pick = rand_r(&seed) % 16, len, fd = ends[i / WORKERS][i % WORKERS].out;
-            if (pick < 4 && !flood)
-                continue;
-            len = flood ? snprintf(line, sizeof(line), "flood %c%c%c\n", 'a' + n % 26,
-                                   'a' + n / 26 % 26, 'a' + n / 676)
-                        : snprintf(line, sizeof(line), "%s\n", words[pick % 5]);
-            want[i] = mix(want[i], line, (size_t)len);
-            total++;
-            if (rand_r(&seed) % 3 == 0) {
-                int cut = rand_r(&seed) % len;
-                ck_assert_int_eq(fd_write_all(fd, line, (size_t)cut), 0);
-                ck_assert_int_eq(fd_write_all(fd, line + cut, (size_t)(len - cut)), 0);
-            } else {
-                ck_assert_int_eq(fd_write_all(fd, line, (size_t)len), 0);
-            }
-        }
+        for (int i = 0; i < RANKS; i++)
+            total += folded_write(ends[i / WORKERS][i % WORKERS].out, n, i == 7, &seed, &want[i]);
         turn();
         uv_run(&nodes[0].loop, UV_RUN_NOWAIT);
         if (n % 500 == 0)
             read_consoles(&nodes[0]);
     }
     close_nodes();
-    count_lines(text(&nodes[0].out), RANKS, got, &lines);
+    folded_lines(text(&nodes[0].out), RANKS, got, &lines);
     for (int i = 0; i < RANKS; i++)
         ck_assert_msg(got[i] == want[i], "rank %d: lines are missing or not in order", i);
     ck_assert_uint_lt(lines, total);
@@ -383,7 +325,7 @@ START_TEST(a_reader_that_is_slow)
     for (int i = 0; i < LINES; i++) {
         snprintf(line, sizeof(line), "%c%c line %031d\n", 'a' + i % 26, 'a' + i / 26 % 26, i);
         buf_put(&all, line, LEN);
-        want = mix(want, line, LEN);
+        want = folded_mix(want, line, LEN);
     }
     for (uint64_t still = mono_ns(); mono_ns() - still < 500000000; before = written) {
         ssize_t n = write(ends[1][0].out, all.data + written, all.len - written);
@@ -401,7 +343,7 @@ START_TEST(a_reader_that_is_slow)
         read_consoles(&nodes[0]);
     }
     close_nodes();
-    count_lines(text(&nodes[0].out), 2, got, &lines);
+    folded_lines(text(&nodes[0].out), 2, got, &lines);
     ck_assert_uint_eq(lines, LINES);
     ck_assert_msg(got[1] == want, "lines are missing or not in order");
     buf_fini(&all);

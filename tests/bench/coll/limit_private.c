@@ -1,7 +1,7 @@
-/* The happy path, staged: for each piece put() -> barrier -> take from the others' slots. A slot has
- * two halves, used in turn: who passes the barrier of a piece knows that all ranks have taken the
- * piece before. A reduction has a second barrier, after which each rank takes the others' slices of
- * the result. By reading: barrier -> the kernel copies -> barrier. */
+/* The happy path, staged: for each piece put() -> barrier -> take from the others' slots. A slot
+ * has two halves, used in turn: who passes the barrier of a piece knows that all ranks have taken
+ * the piece before. A reduction has a second barrier, after which each rank takes the others'
+ * slices of the result. By reading: barrier -> the kernel copies -> barrier. */
 #include "tests/bench/coll/limit_private.h"
 
 #include <stdbool.h>
@@ -19,7 +19,7 @@ static struct shared {
     pid_t pid[RANKS_MAX];
     char *buffer[RANKS_MAX][2];
     char slots[]; /* [half][rank][g_slot]: what a rank gives, then its part of a result */
-} *g;
+} * g;
 
 static enum limit_means g_means;
 static const struct bench_peer *g_peer;

@@ -28,10 +28,8 @@ struct stdio_pump_opts {
      * period, milliseconds at each doubling. */
     int nworkers;
     enum fold_mode fold; /* of lines that workers print alike; not below two workers */
-    /* One console shows the output of all nodes (stdio_job.h), which have at most so many workers.
-     */
-    bool job;
-    int nranks;
+    bool job;            /* one console shows the output of all nodes (stdio_job.h) */
+    int nranks;          /* with `job`: the workers of all nodes, at most */
     /* Lines with one of these substrings are copied to the filtered files; NULL-terminated or NULL.
      * Borrowed until the pump is closed. */
     char *const *dup_stdout, *const *dup_stderr;

@@ -51,7 +51,7 @@ struct hang {
     enum hang_state shown;
     bool shown_silent;
     bool blamed_nobody; /* the last judgement has named no rank */
-    int again;          /* judgements since the suspicion that had no result */
+    int again;          /* judgements of this suspicion that had no result */
     void (*on_closed)(void *arg);
     void *on_closed_arg;
 };

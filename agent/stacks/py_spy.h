@@ -1,5 +1,5 @@
-/* py_spy.h: Python 3.8 to 3.10 through an installed py-spy, which reads without stopping
- * (--nonblocking). Several run at once. */
+/* py_spy.h: Python 3.8 to 3.10, and a 3.11 or 3.12 that python.h could not read, through an
+ * installed py-spy, which reads without stopping (--nonblocking). Several run at once. */
 #ifndef AGENT_STACKS_PY_SPY_H
 #define AGENT_STACKS_PY_SPY_H
 

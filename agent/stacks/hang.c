@@ -19,12 +19,12 @@
 /* When a worker has been silent for so much of its patience, the first sample is taken. */
 #define FIRST_SAMPLE(patience) ((patience) / 10 * 6)
 
-/* A worker without recorded operations is watched twice: by all its signs, and by what it sends
- * alone, once it has sent often. One that hangs gets what the others send, and uses CPU time in an
- * endless loop. */
-enum { ALL_SIGNS, SENT, WAYS };
+/* Of one worker: signs of life reset it. A worker without recorded operations has two, for all its
+ * signs and for what it sends alone, once it has sent often. One that hangs gets what the others
+ * send, and uses CPU time in an endless loop. */
+enum { ALL_SIGNS, SENT, WATCHDOGS };
 
-struct hang_way {
+struct watchdog {
     struct hang_rank rank;
     bool stuck; /* was silent when the hang was declared */
 };
@@ -38,7 +38,7 @@ struct hang {
     bool last_call;   /* it is: what has arrived is still read */
     uint64_t after_ns;
     int nproc;
-    struct hang_way (*workers)[WAYS];
+    struct watchdog (*workers)[WATCHDOGS];
     bool declared;
     uint64_t next_ns;  /* the next suspicion not before this time */
     unsigned repeated; /* suspicions since the last sign of life */
@@ -226,7 +226,7 @@ static void look(struct hang *h, int i, const struct hang_signs *signs, uint64_t
         hang_rank_look(sent, &alone, now);
 }
 
-static void look_at_way(struct hang *h, struct hang_way *w, uint64_t alive, uint64_t now)
+static void check_watchdog(struct hang *h, struct watchdog *w, uint64_t alive, uint64_t now)
 {
     if (w->rank.alive_ns != alive && w->stuck) {
         w->stuck = false;
@@ -245,7 +245,7 @@ static void on_tick(uv_timer_t *t)
     struct hang *h = container_of(t, struct hang, tick);
     uint64_t now = mono_ns();
     for (int i = 0; i < h->nproc; i++) {
-        struct hang_way *all = &h->workers[i][ALL_SIGNS], *sent = &h->workers[i][SENT];
+        struct watchdog *all = &h->workers[i][ALL_SIGNS], *sent = &h->workers[i][SENT];
         struct hang_signs signs;
         if (!h->cb.get_signs(h->cb.arg, i, &signs)) {
             hang_rank_reset(&all->rank);
@@ -254,9 +254,9 @@ static void on_tick(uv_timer_t *t)
         }
         uint64_t all_ns = all->rank.alive_ns, sent_ns = sent->rank.alive_ns;
         look(h, i, &signs, now);
-        look_at_way(h, all, all_ns, now);
+        check_watchdog(h, all, all_ns, now);
         if (sent->rank.ngaps >= HANG_LEARNT)
-            look_at_way(h, sent, sent_ns, now);
+            check_watchdog(h, sent, sent_ns, now);
     }
 }
 
@@ -279,8 +279,8 @@ void hang_declared(struct hang *h)
 {
     uint64_t now = mono_ns();
     h->declared = true;
-    for (int i = 0; i < h->nproc * WAYS; i++) {
-        struct hang_way *w = &h->workers[i / WAYS][i % WAYS];
+    for (int i = 0; i < h->nproc * WATCHDOGS; i++) {
+        struct watchdog *w = &h->workers[i / WATCHDOGS][i % WATCHDOGS];
         w->stuck = hang_rank_silence(&w->rank, now) >=
                    FIRST_SAMPLE(hang_rank_patience(&w->rank, h->after_ns));
     }

@@ -40,6 +40,8 @@ struct hang {
     int nproc;
     struct watchdog (*workers)[WATCHDOGS];
     bool declared;
+    uint64_t declared_ns;
+    bool nobody_stuck; /* since then */
     uint64_t next_ns;  /* the next suspicion not before this time */
     unsigned repeated; /* suspicions since the last sign of life */
     /* On the coordinator's node. */
@@ -201,6 +203,7 @@ static void live(struct hang *h)
     h->next_ns = 0;
     h->shown = HANG_NONE;
     h->shown_silent = h->blamed_nobody = false;
+    uv_timer_stop(&h->echo);
     if (!h->declared)
         return;
     h->declared = false;
@@ -226,17 +229,27 @@ static void look(struct hang *h, int i, const struct hang_signs *signs, uint64_t
         hang_rank_look(sent, &alone, now);
 }
 
+/* The hang was over before the workers of this node had to wait for long. CPU time does not prove
+ * that: a loop uses it. */
+static bool has_passed_by(const struct hang *h, const struct watchdog *w, uint64_t patience,
+                          uint64_t now)
+{
+    return h->declared && h->nobody_stuck && !w->rank.last.cpu_ms &&
+           now > h->declared_ns + patience;
+}
+
 static void check_watchdog(struct hang *h, struct watchdog *w, uint64_t alive, uint64_t now)
 {
-    if (w->rank.alive_ns != alive && w->stuck) {
+    uint64_t patience = hang_rank_patience(&w->rank, h->after_ns);
+    uint64_t silence = hang_rank_silence(&w->rank, now);
+    if (w->rank.alive_ns != alive && (w->stuck || has_passed_by(h, w, patience, now))) {
         w->stuck = false;
         live(h);
     }
-    uint64_t patience = hang_rank_patience(&w->rank, h->after_ns);
-    uint64_t silence = hang_rank_silence(&w->rank, now);
     if (silence < FIRST_SAMPLE(patience) || now < h->next_ns)
         return;
     w->stuck = true;
+    h->nobody_stuck = false;
     suspect(h, patience, silence, now);
 }
 
@@ -278,11 +291,13 @@ bool hang_is_patient(const struct hang *h, int local_rank)
 void hang_declared(struct hang *h)
 {
     uint64_t now = mono_ns();
-    h->declared = true;
+    h->declared = h->nobody_stuck = true;
+    h->declared_ns = now;
     for (int i = 0; i < h->nproc * WATCHDOGS; i++) {
         struct watchdog *w = &h->workers[i / WATCHDOGS][i % WATCHDOGS];
         w->stuck = hang_rank_silence(&w->rank, now) >=
                    FIRST_SAMPLE(hang_rank_patience(&w->rank, h->after_ns));
+        h->nobody_stuck = h->nobody_stuck && !w->stuck;
     }
 }
 

@@ -126,16 +126,32 @@ static void ask(const char *path)
         (void)!write(fd, "1", 1);
 }
 
+/* Where a dump may be, in `root` and below it. False: that is not set. */
+static bool look_in(const char *root, const char *below, struct sample *s)
+{
+    char path[4096];
+    snprintf(path, sizeof(path), "%s%s%d", root ? root : "", below, s->rank);
+    return root && read_dump(path, &s->op);
+}
+
+/* Unless it is told where, PyTorch writes into the user's cache, newer versions into that of XDG.
+ * Those that write into /tmp have to be told: a file of that name there may be anybody's. */
+static bool look_for_dump(const char *environment, struct sample *s)
+{
+    const char *file = remote_env(environment, "TORCH_FR_DUMP_TEMP_FILE");
+    const char *home = remote_env(environment, "HOME");
+    file = file ? file : remote_env(environment, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE");
+    if (file)
+        return look_in(file, "", s);
+    return look_in(remote_env(environment, "XDG_CACHE_HOME"), "/torch/comm_lib_trace_rank_", s) ||
+           look_in(home ? home : "/tmp", "/.cache/torch/comm_lib_trace_rank_", s);
+}
+
 void torch_recorder_look(const char *environment, struct sample *s)
 {
     char path[4096];
     const char *pipe = remote_env(environment, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE");
-    const char *file = remote_env(environment, "TORCH_FR_DUMP_TEMP_FILE");
-    file = file ? file : remote_env(environment, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE");
-    if (!pipe || !file)
-        return;
-    snprintf(path, sizeof(path), "%s%d", file, s->rank);
-    if (read_dump(path, &s->op))
+    if (!pipe || look_for_dump(environment, s))
         return;
     snprintf(path, sizeof(path), "%s%d.pipe", pipe, s->rank);
     ask(path);

@@ -197,6 +197,38 @@ START_TEST(a_dump_is_asked_for)
 }
 END_TEST
 
+static void expect_dump_in(const char *folder, const char *environment)
+{
+    struct sample s = {.rank = 3};
+    char *dump = test_text("%s/torch/comm_lib_trace_rank_3", tmppath(folder));
+    ck_assert_int_eq(system(test_text("mkdir -p %s/torch", tmppath(folder))), 0);
+    torch_recorder_look(environment, &s);
+    ck_assert_uint_eq(s.op.number, 0);
+    ck_assert_int_eq(system(test_text("cat tests/unit/data/torch-2.15-recorder >%s", dump)), 0);
+    torch_recorder_look(environment, &s);
+    ck_assert_uint_eq(s.op.number, 6);
+    ck_assert_int_eq(unlink(dump), 0);
+}
+
+/* Where PyTorch writes it if nothing else is set. */
+START_TEST(a_dump_in_the_cache)
+{
+    struct sample s = {.rank = 3};
+    char byte, *home = test_text("TORCH_NCCL_DEBUG_INFO_PIPE_FILE=%s%cHOME=%s%c%c", tmppath("p_"),
+                                 0, tmpdir(), 0, 0);
+    char *both = test_text("TORCH_NCCL_DEBUG_INFO_PIPE_FILE=%s%cHOME=%s%cXDG_CACHE_HOME=%s%c%c",
+                           tmppath("p_"), 0, tmpdir(), 0, tmppath("xdg"), 0, 0);
+    expect_dump_in(".cache", home);
+    expect_dump_in(".cache", both); /* a version that does not know of XDG */
+    expect_dump_in("xdg", both);
+    ck_assert_int_eq(mkfifo(tmppath("p_3.pipe"), 0600), 0);
+    int pipe = open(tmppath("p_3.pipe"), O_RDONLY | O_NONBLOCK);
+    torch_recorder_look(both, &s);
+    ck_assert_int_eq(read(pipe, &byte, 1), 1);
+    close(pipe);
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------------------ RAS */
 
 /* Rank 1 has launched one operation less; rank 2 is on another host. */
@@ -324,6 +356,7 @@ static Suite *suite(void)
     tcase_add_test(t, the_operation_of_a_dump);
     tcase_add_test(t, a_dump_of_pytorch);
     tcase_add_test(t, a_dump_is_asked_for);
+    tcase_add_test(t, a_dump_in_the_cache);
     tcase_add_test(t, who_has_launched_less);
     tcase_add_loop_test(t, the_service_is_asked, 0, (int)ARRAY_LEN(services));
     tcase_add_test(t, reports_decide);

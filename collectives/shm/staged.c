@@ -530,20 +530,32 @@ static int kind_of_move(enum call_kind kind)
     }
 }
 
-/* The length from which a block may be pulled. Blocks in shared memory: soon. With a CPU for each
- * rank, other blocks are timed. For ranks that take turns on a CPU, a staged block that several of
- * them read, or that is reduced, is in the cache; another one is copied once less when pulled. */
+static bool has_one_reader(const struct staged *f)
+{
+    enum call_kind kind = f->op->call->kind;
+    return !f->one_block || kind == CALL_GATHER || kind == CALL_GATHER_V;
+}
+
+/* The length from which a block may be pulled. Blocks in shared memory: soon. For ranks that take
+ * turns on a CPU, a staged block that several of them read, or that is reduced, is in the cache. */
 static size_t pull_limit(const struct staged *f, size_t len)
 {
     uint64_t at;
-    enum call_kind kind = f->op->call->kind;
-    bool one_reader = !f->one_block || kind == CALL_GATHER || kind == CALL_GATHER_V;
     bool shared = shm_holds(f->op->s, f->send, len, &at);
     if (f->op->call->comm->policy.spin_ns)
         return shared ? shm_tuning.pull_shared : shm_tuning.pull;
     if (shared)
         return shm_tuning.pull_crowded_shared;
-    return one_reader ? shm_tuning.pull_crowded : SIZE_MAX;
+    return has_one_reader(f) ? shm_tuning.pull_crowded : SIZE_MAX;
+}
+
+/* The length from which both ways are timed. A block that is pulled is copied once less, but by the
+ * kernel, page by page: which way is faster, no fixed rule tells. */
+static size_t compare_limit(const struct staged *f)
+{
+    if (f->op->call->comm->policy.spin_ns)
+        return shm_tuning.compare;
+    return has_one_reader(f) ? shm_tuning.pull_crowded : SIZE_MAX;
 }
 
 /* Runs an algorithm in the way that is timed to be faster, if this rank may offer its blocks. */
@@ -576,7 +588,7 @@ static int run_either_way(struct staged *f, int (*run)(struct staged *f))
     if (f->most >= limit)
         cma_probe(s);
     bool offers = !f->in_place && !f->op->late && offered >= limit;
-    if (!f->in_place && block >= shm_tuning.compare && f->op->call->comm->policy.spin_ns)
+    if (!f->in_place && block >= compare_limit(f))
         return run_timed(f, run, block, offers);
     f->pull = offers && cma_can(s, f->send);
     return run(f);

@@ -555,7 +555,7 @@ static void looking(dlcoll_comm *comm, void *arg)
 {
     dlcoll_record records[20];
     int32_t x[100] = {0};
-    char text[8192];
+    char text[16384];
     (void)arg;
     THREAD_OK(dlcoll_all_reduce(x, x, 100, DLCOLL_I32, DLCOLL_MAX, comm, NULL, NULL));
     THREAD_OK(dlcoll_broadcast(x, x, 7, DLCOLL_I32, 1, comm, NULL, NULL));

@@ -150,14 +150,25 @@ static bool reads_on(const struct p2p *p, int rank, const struct p2p_reading *in
                                           : p->peers[rank].offered.head != NULL;
 }
 
+/* The receive that most likely is the one of the peer's next message, a large one; or NULL. */
+static struct p2p_op *likely_receive(const struct p2p *p, int rank)
+{
+    struct p2p_op *op = p->posted.head;
+    return op && op->peer == rank && !op->probes && op->len >= P2P_AHEAD_BYTES && !p->any &&
+                   p->peers[rank].posted == 1
+               ? op
+               : NULL;
+}
+
 /* Takes bytes that have come. A header brings what is behind it, so that a small message, or
- * several, take one call. */
+ * several, take one call; so does a large one whose receive is known: `place`. */
 static ssize_t pair_take(struct p2p *p, int rank, int stream, bool header, void *to, size_t len,
-                         struct err *e)
+                         const struct p2p_op *place, struct err *e)
 {
     struct transport *t = p->peers[rank].t;
     struct p2p_ahead *a = &p->ahead[rank];
-    struct iovec iov[2] = {{to, len}, {a->data, sizeof(a->data)}};
+    struct iovec iov[3] = {{to, len}, {a->data, P2P_AHEAD_BYTES}};
+    int most = header ? 2 : 1;
     if (!p2p_has_one_stream(p, rank))
         return t->ops->recv(t, stream, iov, 1, e);
     ssize_t n = (ssize_t)(len < a->have ? len : a->have);
@@ -165,12 +176,36 @@ static ssize_t pair_take(struct p2p *p, int rank, int stream, bool header, void 
         memcpy(to, a->data + a->at, (size_t)n);
         a->at += (size_t)n;
         a->have -= (size_t)n;
-    } else if ((n = t->ops->recv(t, stream, iov, header ? 2 : 1, e)) > (ssize_t)len) {
+        return n;
+    }
+    if (place) {
+        iov[1].iov_len = frame_distance(P2P_FRAME_BYTES, place->len) - P2P_FRAME_BYTES;
+        iov[most++] = (struct iovec){place->buf,
+                                     place->len < P2P_PLACED_BYTES ? place->len : P2P_PLACED_BYTES};
+    }
+    if ((n = t->ops->recv(t, stream, iov, most, e)) > (ssize_t)len) {
+        size_t behind = (size_t)n - len;
         a->at = 0;
-        a->have = (size_t)n - len;
+        a->have = behind < iov[1].iov_len ? behind : iov[1].iov_len;
+        a->placed = behind - a->have;
         n = (ssize_t)len;
     }
     return n;
+}
+
+/* The header tells whether the bytes in `buf`, that of a receive, are of its message. */
+static void settle_placed(struct p2p_ahead *a, struct p2p_reading *in, const struct p2p_op *place,
+                          uint8_t *buf)
+{
+    size_t kept = 0;
+    if (in->op == place && in->len && in->head_len == P2P_FRAME_BYTES + a->have) {
+        kept = a->placed < in->len ? a->placed : in->len;
+        in->have = in->head_len + kept;
+        a->have = 0;
+    }
+    memcpy(a->data + a->have, buf + kept, a->placed - kept);
+    a->have += a->placed - kept;
+    a->placed = 0;
 }
 
 /* Reads what has come on a stream and is expected. 1: something has; 0; or negative. */
@@ -192,7 +227,9 @@ static int read_frames(struct p2p *p, int rank, int stream, struct p2p_reading *
             to = (in->op ? in->op->buf : in->un->data) + got;
             len = left < IO_BYTES ? left : IO_BYTES;
         }
-        ssize_t n = pair_take(p, rank, stream, header, to, len, &e);
+        struct p2p_op *place = in->have == 0 ? likely_receive(p, rank) : NULL;
+        uint8_t *buf = place ? place->buf : NULL;
+        ssize_t n = pair_take(p, rank, stream, header, to, len, place, &e);
         if (n == -EPIPE && can_do_without(p, rank, in)) {
             peer->deaf = true;
             return moved;
@@ -209,6 +246,8 @@ static int read_frames(struct p2p *p, int rank, int stream, struct p2p_reading *
             if (begin_frame(p, rank, in, &e) < 0)
                 return p->failed;
             in->head_len = head_len(p, rank, in->len);
+            if (p->ahead[rank].placed)
+                settle_placed(&p->ahead[rank], in, place, buf);
         }
         if (in->have >= P2P_FRAME_BYTES && in->have == in->head_len + in->len)
             end_frame(p, in, peer->t == p->shm);

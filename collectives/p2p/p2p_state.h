@@ -18,6 +18,7 @@ enum {
 #include "collectives/api/selection.def"
     P2P_FRAME_BYTES = sizeof(struct p2p_frame),
     P2P_AHEAD_BYTES = 4096,
+    P2P_PLACED_BYTES = 64 * 1024,
 };
 
 enum p2p_frame_kind { P2P_EAGER = 1, P2P_RTS, P2P_CTS, P2P_DATA, P2P_FETCHED };
@@ -50,10 +51,11 @@ struct p2p_reading {
     size_t len;                /* bytes of the message that follow in this frame */
 };
 
-/* Bytes that arrived with a header and are not processed yet. */
+/* Bytes that arrived with a header and are not processed yet. Those that were placed in the buffer
+ * of a receive are put behind the others if they are not its message's. */
 struct p2p_ahead {
-    size_t at, have;
-    uint8_t data[P2P_AHEAD_BYTES];
+    size_t at, have, placed;
+    uint8_t data[P2P_AHEAD_BYTES + P2P_PLACED_BYTES];
 };
 
 struct p2p_peer {

@@ -249,6 +249,51 @@ START_TEST(waiting_receives_match_in_order)
 }
 END_TEST
 
+/* A receive waits while messages for others come first, so that their bytes, or a part of them, may
+ * lie in its buffer already. */
+static void later_one_first(struct ranks *j, int rank)
+{
+    static const size_t counts[] = {1, 1500, 40 * 1000, 5000, 17 * 1000, 0, 65 * 1000, 1024};
+    enum { N = sizeof(counts) / sizeof(counts[0]), LARGEST = 65 * 1000 };
+    dlcoll_comm *c = comm_start();
+    int32_t *x = xmalloc(2 * LARGEST * 4);
+    for (int turn = 0; turn < N * N; turn++) {
+        int of[] = {turn / N, turn % N};
+        dlcoll_work *works[2] = {NULL, NULL};
+        for (int k = 1; k >= 0 && rank == 0; k--) {
+            dlcoll_opts o = with_tag(k);
+            int32_t *y = x + k * LARGEST;
+            for (size_t i = 0; i < counts[of[k]]; i++)
+                y[i] = value_of(turn, k, i);
+            EXPECT(dlcoll_send(y, counts[of[k]], DLCOLL_I32, 1, c, &o, &works[k]) == 0, "%s",
+                   why(c));
+        }
+        EXPECT(dlcoll_wait_all(works, 2, -1) == 0, "%s", why(c));
+        dlcoll_work_free(works[0]);
+        dlcoll_work_free(works[1]);
+        for (int k = 0; k < 2 && rank == 1; k++) {
+            dlcoll_opts o = with_tag(k);
+            dlcoll_message got = DLCOLL_MESSAGE_INIT;
+            size_t n = counts[of[k]];
+            bool upto = turn % 3 == 0;
+            int r = upto ? dlcoll_recv_upto(x, LARGEST, DLCOLL_I32, 0, &got, c, &o, NULL)
+                         : dlcoll_recv(x, n, DLCOLL_I32, 0, c, &o, NULL);
+            EXPECT(r == 0 && (!upto || got.count == n), "%s", why(c));
+            for (size_t i = 0; i < n; i++)
+                EXPECT(x[i] == value_of(turn, k, i), "element %zu in turn %d", i, turn);
+        }
+    }
+    comm_end(c);
+    free(x);
+    (void)j;
+}
+
+START_TEST(messages_for_others_come_first)
+{
+    run(2, later_one_first, _i);
+}
+END_TEST
+
 /* ----------------------------------------------------------------------------- synchronous sends
  */
 
@@ -457,6 +502,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "messages", 60);
     tcase_add_loop_test(tc, what_is_received_is_the_first_that_fits, 0, WAYS);
     tcase_add_loop_test(tc, waiting_receives_match_in_order, 0, WAYS);
+    tcase_add_loop_test(tc, messages_for_others_come_first, 0, WAYS);
     tcase_add_loop_test(tc, synchronous_sends_end_with_their_receive, 0, WAYS);
     tcase_add_loop_test(tc, receives_are_cancelled, 0, WAYS);
     tcase_add_loop_test(tc, wrong_calls_are_refused, 0, WAYS);

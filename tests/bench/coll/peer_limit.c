@@ -6,8 +6,9 @@
  * rank, one pass over the memory, in which each byte of input is read and each of output written
  * once, and a flag again. Nothing is checked in them, no rank may die, and all buffers are shared;
  * so this is a limit, not a library. BENCH_TCP=1: the ranks, a power of two, move over bare TCP
- * connections what any way of doing the operation must move at least, in as few rounds as it takes;
- * nothing is reduced, copied or compared. BENCH_MEANS=staged or read: limit_private.h.
+ * connections what any way of doing the operation must move at least, in as few rounds as it takes,
+ * add it, and copy their own block of an all_to_all; nothing is compared. BENCH_MEANS=staged or
+ * read: limit_private.h.
  *
  *     peer_limit machine
  *
@@ -186,13 +187,21 @@ static void swap_with(int rank, const char *out, size_t out_len, char *in, size_
     swap(g_sockets[rank], out, out_len, in, in_len);
 }
 
-/* Moves the bytes of a reduce_scatter of a vector of len bytes: log(n) rounds, (n - 1) / n of the
- * vector in and out, which is the least. */
+/* Adds what has come to len bytes of a. */
+static void add_spare(char *a, size_t len)
+{
+    const void *src[] = {a, g_spare};
+    reduce_many(&g_sum, a, src, 2, len / 4);
+}
+
+/* Does what a reduce_scatter of a vector of len bytes must do: log(n) rounds, (n - 1) / n of the
+ * vector in, out and added, which is the least. */
 static void halve(char *a, size_t len)
 {
     for (int bit = g_peer.ranks / 2; bit; bit /= 2) {
         len /= 2;
         swap_with(g_peer.rank ^ bit, a, len, g_spare, len);
+        add_spare(a, len);
     }
 }
 
@@ -215,6 +224,8 @@ static void along_tree(char *a, size_t len, bool to_root)
         int bit = to_root ? k : n / 2 / k;
         if (bit < lowest)
             swap_with(g_peer.rank ^ bit, a, to_root ? 0 : len, g_spare, to_root ? len : 0);
+        if (bit < lowest && to_root)
+            add_spare(a, len);
     }
     if (v && to_root)
         swap_with(g_peer.rank ^ lowest, a, len, NULL, 0);
@@ -239,8 +250,10 @@ static void run_tcp(enum bench_op op, char *a, char *b, size_t count)
         along_tree(a, len, op == REDUCE);
         break;
     case ALL_REDUCE:
-        for (int bit = 1; bit < n && len <= FEW_ROUNDS; bit *= 2)
+        for (int bit = 1; bit < n && len <= FEW_ROUNDS; bit *= 2) {
             swap_with(me ^ bit, a, len, g_spare, len);
+            add_spare(a, len);
+        }
         if (len <= FEW_ROUNDS)
             break;
         halve(a, len);
@@ -253,6 +266,7 @@ static void run_tcp(enum bench_op op, char *a, char *b, size_t count)
         gather(a, part);
         break;
     case ALL_TO_ALL:
+        memcpy(b + (size_t)me * part, a + (size_t)me * part, part);
         for (int k = 1; k < n; k++)
             swap_with(me ^ k, a + (size_t)(me ^ k) * part, part, b + (size_t)(me ^ k) * part, part);
         break;
@@ -521,7 +535,7 @@ int main(int argc, char **argv)
     }
     g_peer.unchecked = g_tcp;
     if (g_tcp)
-        g_spare = malloc(largest(argv[4]) + 8192);
+        g_spare = map_shared(largest(argv[4]) + 8192); /* aligned, as the others */
     for (int r = 1; r < ranks && g_peer.rank == 0; r++)
         fork_rank(r);
     for (int r = 0; g_tcp && r < ranks; r++)

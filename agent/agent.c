@@ -133,6 +133,7 @@ struct agent {
     uint64_t operations_asked_ns;
     struct hang *hang;       /* NULL: hangs are not watched for */
     struct sockets *sockets; /* the same */
+    bool judges;             /* hangs: in place of a coordinator without workers */
     enum hang_state hang_state;
     char hang_text[512];
     struct slow *slow;   /* NULL: slow ranks are not watched for */
@@ -427,6 +428,7 @@ static void move_to(struct agent *a, int state)
         uv_timer_stop(&a->event_timer);
     if (a->hang) {
         a->hang_state = HANG_NONE;
+        a->judges = false;
         hang_reset(a->hang, state == RUNNING);
     }
     if (a->slow) {
@@ -1894,6 +1896,25 @@ static bool leads(void *arg)
     return info.coordinator;
 }
 
+static bool judges(void *arg)
+{
+    return ((struct agent *)arg)->judges || leads(arg);
+}
+
+/* A coordinator without workers is in no round: it asks the first node to judge in its place. */
+static void on_suspicion(struct agent *a, const struct rdzv_request *r)
+{
+    enum { IN_PLACE = 1 };
+    struct rdzv_request again = *r;
+    again.signal = IN_PLACE;
+    if (!a->job->nproc && r->signal != IN_PLACE && leads(a))
+        rdzv_request(a->rdzv, &again);
+    if (!a->hang || a->fsm.state != RUNNING)
+        return;
+    a->judges |= r->signal == IN_PLACE && a->ctx.group_rank == 0;
+    hang_on_suspicion(a->hang, r);
+}
+
 static struct gatherer *hang_gatherer(void *arg)
 {
     return agent_gatherer(arg);
@@ -1995,7 +2016,7 @@ static void watch_hangs(struct agent *a)
     const struct hang_callbacks cb = {.arg = a,
                                       .get_signs = get_signs,
                                       .get_op = get_op,
-                                      .leads = leads,
+                                      .leads = judges,
                                       .request = gather_request,
                                       .gatherer = hang_gatherer,
                                       .on_verdict = on_verdict,
@@ -2086,10 +2107,12 @@ static void on_request(void *arg, const struct rdzv_request *r)
             answer_operations(a, r);
         return;
     }
-    if (r->kind == REQUEST_SUSPECT || r->kind == REQUEST_HANG) {
-        if (a->hang && a->fsm.state == RUNNING && r->kind == REQUEST_SUSPECT)
-            hang_on_suspicion(a->hang, r);
-        else if (a->hang && a->fsm.state == RUNNING)
+    if (r->kind == REQUEST_SUSPECT) {
+        on_suspicion(a, r);
+        return;
+    }
+    if (r->kind == REQUEST_HANG) {
+        if (a->hang && a->fsm.state == RUNNING)
             take_hang(a, r);
         return;
     }

@@ -87,6 +87,25 @@ START_TEST(every_node_names_the_rank)
 }
 END_TEST
 
+/* A coordinator outside of the nodes has no workers: the first node judges in its place. */
+START_TEST(a_coordinator_without_workers)
+{
+    struct proc coordinator;
+    struct cluster c = {.n = 2, .port = free_port()};
+    dlaunch_start(&coordinator, env, "--rdzv_only --nnodes 2 --rdzv_endpoint 127.0.0.1:%d", c.port);
+    for (int i = 0; i < 2; i++)
+        dlaunch_start(&c.node[i], env,
+                      "--nnodes 2 --rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d --rdzv_conf "
+                      "is_host=false --nproc_per_node 2 --hang_after 0.5 %s sleep 1 %%T",
+                      c.port, build_path("tests/hang_worker"));
+    for (int i = 0; i < 2; i++)
+        proc_expect_err(&c.node[i], "dlaunch: the job hangs: rank 1 on ", 120);
+    end_pair(&c);
+    signal_until_end(&coordinator, SIGKILL, 60);
+    proc_fini(&coordinator);
+}
+END_TEST
+
 /* Two ranks that exchange a byte in each step and poll for it, so that both use CPU time for ever
  * when rank 1 does not come. */
 static const char polling[] =
@@ -263,6 +282,7 @@ static Suite *suite(void)
     TCase *t = test_case(s, "hangs", 300);
     tcase_add_checked_fixture(t, setup, NULL);
     tcase_add_loop_test(t, every_node_names_the_rank, 0, (int)ARRAY_LEN(planted));
+    tcase_add_test(t, a_coordinator_without_workers);
     tcase_add_test(t, ranks_that_use_cpu_time);
     tcase_add_test(t, what_follows);
     tcase_add_test(t, no_false_alarm);

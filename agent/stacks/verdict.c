@@ -249,7 +249,7 @@ static void put_culprit(struct buf *b, const struct sample *s, enum conduct what
         words_add(b, " waits in ");
         put_operation(b, s);
         words_add(b, " instead");
-    } else {
+    } else if (s->nthreads) { /* a rank that is there twice need not have any */
         stack_tree_leaf(&s->threads[0], leaf);
         leaf[strlen(leaf) - 1] = '\0'; /* without the brackets */
         words_add(b, " %s", leaf + 1);

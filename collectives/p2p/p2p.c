@@ -805,6 +805,8 @@ void p2p_free(struct p2p *p)
     p->tcp->ops->free(p->tcp);
     if (p->shm)
         p->shm->ops->free(p->shm);
+    for (int i = 0; i < p->comm->size; i++)
+        free(p->ahead[i].large);
     free(p->peers);
     free(p->ahead);
     free(p->active);

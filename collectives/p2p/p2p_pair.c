@@ -1,5 +1,6 @@
 /* p2p_pair.c: what goes over the streams to and from one peer. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "collectives/api/comm.h"
@@ -160,6 +161,19 @@ static struct p2p_op *likely_receive(const struct p2p *p, int rank)
                : NULL;
 }
 
+static uint8_t *data_ahead(struct p2p_ahead *a)
+{
+    return a->large ? a->large : a->small;
+}
+
+/* Only while nothing is ahead. False: no memory, which can be done without. */
+static bool may_place(struct p2p_ahead *a)
+{
+    if (!a->large)
+        a->large = malloc(P2P_AHEAD_BYTES + P2P_PLACED_BYTES);
+    return a->large;
+}
+
 /* Takes bytes that have come. A header brings what is behind it, so that a small message, or
  * several, take one call; so does a large one whose receive is known: `place`. */
 static ssize_t pair_take(struct p2p *p, int rank, int stream, bool header, void *to, size_t len,
@@ -167,21 +181,24 @@ static ssize_t pair_take(struct p2p *p, int rank, int stream, bool header, void 
 {
     struct transport *t = p->peers[rank].t;
     struct p2p_ahead *a = &p->ahead[rank];
-    struct iovec iov[3] = {{to, len}, {a->data, P2P_AHEAD_BYTES}};
-    int most = header ? 2 : 1;
+    struct iovec iov[3] = {{to, len}};
+    int most = 1;
     if (!p2p_has_one_stream(p, rank))
         return t->ops->recv(t, stream, iov, 1, e);
     ssize_t n = (ssize_t)(len < a->have ? len : a->have);
     if (n) {
-        memcpy(to, a->data + a->at, (size_t)n);
+        memcpy(to, data_ahead(a) + a->at, (size_t)n);
         a->at += (size_t)n;
         a->have -= (size_t)n;
         return n;
     }
-    if (place) {
-        iov[1].iov_len = frame_distance(P2P_FRAME_BYTES, place->len) - P2P_FRAME_BYTES;
+    if (place && may_place(a)) {
+        iov[most++] =
+            (struct iovec){a->large, frame_distance(P2P_FRAME_BYTES, place->len) - P2P_FRAME_BYTES};
         iov[most++] = (struct iovec){place->buf,
                                      place->len < P2P_PLACED_BYTES ? place->len : P2P_PLACED_BYTES};
+    } else if (header) {
+        iov[most++] = (struct iovec){data_ahead(a), P2P_AHEAD_BYTES};
     }
     if ((n = t->ops->recv(t, stream, iov, most, e)) > (ssize_t)len) {
         size_t behind = (size_t)n - len;
@@ -203,7 +220,7 @@ static void settle_placed(struct p2p_ahead *a, struct p2p_reading *in, const str
         in->have = in->head_len + kept;
         a->have = 0;
     }
-    memcpy(a->data + a->have, buf + kept, a->placed - kept);
+    memcpy(data_ahead(a) + a->have, buf + kept, a->placed - kept);
     a->have += a->placed - kept;
     a->placed = 0;
 }

@@ -55,7 +55,8 @@ struct p2p_reading {
  * of a receive are put behind the others if they are not its message's. */
 struct p2p_ahead {
     size_t at, have, placed;
-    uint8_t data[P2P_AHEAD_BYTES + P2P_PLACED_BYTES];
+    uint8_t *large; /* with room for those, too; NULL: none has been placed yet */
+    uint8_t small[P2P_AHEAD_BYTES];
 };
 
 struct p2p_peer {

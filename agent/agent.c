@@ -1826,7 +1826,7 @@ static void on_last_look(void *arg, const struct samples *all)
     uv_timer_start(&a->job_timer, on_last_answers, 0, LAST_ANSWERS_LOOK_MS);
 }
 
-/* Of a large job whose nodes all run into --timeout at once only the coordinator's node asks the
+/* In a large job whose nodes all run into --timeout at once only the coordinator's node asks the
  * others. */
 static void agent_leave_with_stacks(struct agent *a, enum stop_reason reason, int exit_code,
                                     int signo, const char *text)

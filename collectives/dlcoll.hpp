@@ -330,7 +330,7 @@ template <class Result> class operations
         });
     }
 
-    /* Of a list of in_out, in anything with data() and size(). */
+    /* The reductions of a list of in_out, in anything with data() and size(). */
     template <class L>
     Result all_reduce_coalesced(const L &list, const reduction &r = DLCOLL_SUM) const
     {
@@ -344,7 +344,7 @@ template <class Result> class operations
         });
     }
 
-    /* Of a list of p2p_send() and p2p_recv(), likewise; complete when all of them are. */
+    /* A list of p2p_send() and p2p_recv(), likewise; complete when all of them are. */
     template <class L> Result batch(const L &list) const
     {
         const span<const dlcoll_p2p> l(std::data(list), std::size(list));

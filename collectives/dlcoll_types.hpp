@@ -286,7 +286,7 @@ class graph
     dlcoll_graph graph_;
 };
 
-/* Of anything with data() and size(), and of arrays. */
+/* The span of anything with data() and size(), and of arrays. */
 template <class B> auto span_of(B &&b)
 {
     return span<std::remove_pointer_t<decltype(std::data(b))>>(std::data(b), std::size(b));
@@ -435,8 +435,8 @@ template <class Works> std::vector<dlcoll_work *> handles(const Works &works)
 }
 } // namespace detail
 
-/* Of anything with begin() and end() of works; those without an operation are passed over. A
- * negative limit: none.
+/* Waits for anything with begin() and end() of works; works without an operation are passed over.
+ * A negative limit: none.
  *
  * Until one is complete: which; or how many there are, when the time is over. */
 template <class Works>

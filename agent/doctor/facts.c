@@ -465,7 +465,7 @@ static json_t *program(const char *path)
     return j;
 }
 
-/* Of libdlcoll as the workers would load it. */
+/* The version of libdlcoll as the workers would load it. */
 static void dlcoll_of(json_t *versions)
 {
     char path[600] = "";

@@ -52,7 +52,8 @@ static uint64_t mix(uint64_t h, uint64_t word)
     return h ^ h >> 32;
 }
 
-/* Of the text with one and the same sign in the place of each number, eight bytes at a time. */
+/* The hash of the text with one and the same sign in the place of each number, eight bytes at a
+ * time. */
 uint64_t fold_text_hash(const uint8_t *p, size_t len, uint64_t h)
 {
     uint8_t before = '\n';
@@ -82,8 +83,8 @@ static double number_value(const uint8_t *p, size_t n, char text[NUMBER_MAX + 1]
     return v;
 }
 
-/* Which of two numbers is the greater: of those that a double does not tell apart the one with more
- * digits, or with the greater ones. */
+/* The greater of two numbers has the greater double or, where doubles are equal, more digits, or
+ * greater ones. */
 static int compare_numbers(double a, const char *ta, double b, const char *tb)
 {
     size_t na = strlen(ta), nb = strlen(tb);

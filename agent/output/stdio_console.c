@@ -39,7 +39,7 @@ static const char RESET[] = "\x1b[m";
 
 static const char ENDED_WORKER; /* stands for no writer */
 
-/* Whose the newline is that ends a line on behalf of its writer. */
+/* The label of a newline that ends a line on behalf of its writer. */
 static struct stdio_label FILLER = {.refs = 1};
 
 void console_init(struct console *c, int fd, const char *name, int epfd, void *tag)

@@ -241,8 +241,7 @@ static bool unit_alike(struct fold_group *g, const struct fold_unit *u)
            (u->len[1] == 0 || fold_text_alike(&g->text, u->text[1], u->len[1], false));
 }
 
-/* Of the groups that one of the workers was the last to join, the one that stands last; NULL: none
- * is held. */
+/* The last of the groups that one of the workers was the last to join; NULL: none is held. */
 static struct fold_group *last_group(const struct fold *f, const struct rank_set *workers)
 {
     struct fold_group *last = NULL;

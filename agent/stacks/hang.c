@@ -19,9 +19,9 @@
 /* When a worker has been silent for so much of its patience, the first sample is taken. */
 #define FIRST_SAMPLE(patience) ((patience) / 10 * 6)
 
-/* Of one worker: signs of life reset it. A worker without recorded operations has two, for all its
- * signs and for what it sends alone, once it has sent often. One that hangs gets what the others
- * send, and uses CPU time in an endless loop. */
+/* Signs of life of one worker reset its watchdog. A worker without recorded operations has two: for
+ * all its signs, and for what it sends alone, once it has sent often. For a worker that hangs gets
+ * what the others send, and uses CPU time in an endless loop. */
 enum { ALL_SIGNS, SENT, WATCHDOGS };
 
 struct watchdog {
@@ -41,7 +41,7 @@ struct hang {
     struct watchdog (*workers)[WATCHDOGS];
     bool declared;
     uint64_t declared_ns;
-    bool nobody_stuck; /* since then */
+    bool nobody_stuck; /* no worker of this node was silent for long since declared_ns */
     uint64_t next_ns;  /* the next suspicion not before this time */
     unsigned repeated; /* suspicions since the last sign of life */
     /* On the coordinator's node. */

@@ -246,7 +246,7 @@ static void push_global(struct pickle *p)
         push(p, &list_maker);
 }
 
-/* Such a constructor has the list as its only argument. */
+/* A constructor that takes a list has it as its only argument. */
 static void reduce(struct pickle *p)
 {
     const struct pickle_value *arguments = pop(p);

@@ -18,8 +18,9 @@ struct sockets_traffic {
 
 struct sockets *sockets_new(int nproc);
 
-/* Of worker `local_rank`, which is process `pid`. Connections with `store_port` do not count:
- * libraries use the store now and then, whatever the program does. Zeros if the kernel cannot tell.
+/* The traffic of worker `local_rank`, which is process `pid`. Connections with `store_port` do not
+ * count: libraries use the store now and then, whatever the program does. Zeros if the kernel
+ * cannot tell.
  */
 struct sockets_traffic sockets_traffic(struct sockets *s, int local_rank, int pid, int store_port,
                                        uint64_t now_ns);

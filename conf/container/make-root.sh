@@ -13,7 +13,7 @@ done
 strip --strip-unneeded -o "$root/usr/local/lib/libdlcoll.so.0" "$build/libdlcoll.so.0"
 ln -s libdlcoll.so.0 "$root/usr/local/lib/libdlcoll.so"
 for example in hello allreduce train; do
-    # They look for libdlcoll in the folder above.
+    # The examples look for libdlcoll in the folder above.
     strip -o "$root/usr/local/lib/dlaunch/$example" "$build/examples/$example"
 done
 cp "$(dirname "$0")/../../examples/data/digits.csv" "$root/usr/local/lib/dlaunch/"

@@ -77,7 +77,9 @@ enum request_kind {
     REQUEST_SIGNAL,
     REQUEST_STACKS,  /* each node with workers sends an rdzv_answer */
     REQUEST_TOP,     /* likewise: what its workers do and use */
-    REQUEST_SUSPECT, /* workers of the node give no sign of life; id: milliseconds left to them */
+    REQUEST_SUSPECT, /* workers of the node give no sign of life; id: milliseconds left to them;
+                        signal: 1 when the coordinator has no workers, so that the first node
+                        judges */
     REQUEST_HANG,    /* the job hangs: text; signal: 1 suspected, 2 certain; id: 1 when the workers
                         of these ranks are to be killed */
     REQUEST_PACE,    /* --slow_ranks; each node sends an rdzv_answer; id: agent/stacks/slow.c */

@@ -42,7 +42,7 @@ FAULTS = ["dead worker", "dead launcher", "silent node", "host cut off"]
 SAYS = {"dlaunch": ["was killed by SIGKILL", "was lost"],
         "torchrun": ["will restart worker group", "failed (exitcode"]}
 CONF = {"dlaunch": f"keep_alive_interval={DEAD_S / 10},keep_alive_max_attempt=10,last_call_timeout=1",
-        # It takes whole seconds.
+        # torchrun takes whole seconds.
         "torchrun": f"keep_alive_interval=1,keep_alive_max_attempt={DEAD_S},last_call_timeout=1"}
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["LOGLEVEL"] = "INFO"

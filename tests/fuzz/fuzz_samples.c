@@ -1,5 +1,6 @@
-/* What others say of ranks. Byte 0 chooses: samples as another node sends them, which are judged
- * and shown as one tree, or the answer of NCCL's RAS service. Read or refused, always bounded. */
+/* Statements of others about ranks. Byte 0 chooses: samples as another node sends them, which are
+ * judged and shown as one tree, or the answer of NCCL's RAS service. Read or refused, always
+ * bounded. */
 #include <assert.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@ static bool decode(struct samples *all, const void *data, size_t size)
     return samples_decode(&r, all);
 }
 
-/* What was read is written and read once more. */
+/* The samples that were read are written and read once more. */
 static void expect_inverse(const struct samples *all)
 {
     struct buf once = BUF_INIT, twice = BUF_INIT;

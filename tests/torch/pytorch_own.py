@@ -76,7 +76,7 @@ def run_tests(backend, options):
         def create(options, backend_options):
             return dlcoll.torch._create(options, backend_options, "gloo")
 
-        # Of type CUSTOM: PyTorch's logger takes every backend of type GLOO for an object of its own class.
+        # The type is CUSTOM: PyTorch's logger takes every backend of type GLOO for an object of its own class.
         dist.Backend.register_backend("gloo", create, extended_api=True, devices=["cpu"],
                                       _backend_type=dist.ProcessGroup.BackendType.CUSTOM)
     from torch.testing._internal.distributed.distributed_test import DistributedTest, TestDistBackend

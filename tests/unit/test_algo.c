@@ -165,7 +165,7 @@ static int64_t value(int r, size_t e)
     return (int64_t)(x ^ x >> 32);
 }
 
-/* Of the first n ranks. */
+/* The sum of the first n ranks. */
 static int64_t sum(int n, size_t e)
 {
     uint64_t s = 0;

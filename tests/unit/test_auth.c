@@ -347,7 +347,7 @@ static void close_acknowledged(int fd)
     close(fd);
 }
 
-/* Whose a closed socket was cannot be known: it is not let in, and nobody is accused. */
+/* The owner of a closed socket cannot be known: the peer is not let in, and nobody is accused. */
 START_TEST(a_peer_that_closes_at_once)
 {
     static const uint8_t set[] = {0, 0xce, 0xf7, 0x85, 0x3c};

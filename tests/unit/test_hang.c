@@ -1,4 +1,4 @@
-/* What hang.c does when workers are silent: hours of a job of two nodes on a virtual clock, which
+/* The watch over silent workers (hang.c): hours of a job of two nodes on a virtual clock, which
  * libuv reads, too. The test is the workers of the first node, whose signs of life it makes up, the
  * coordinator, and both nodes' answers to the gatherer. Times are in milliseconds. */
 #include "tests/lib/loop.h"
@@ -36,7 +36,7 @@ int clock_gettime(clockid_t id, struct timespec *t)
     return 0;
 }
 
-/* What a sample shows of a rank. */
+/* A rank as a sample shows it. */
 enum place {
     WAITS,    /* in the operation that it has begun last */
     SLEEPS,   /* somewhere else */
@@ -426,7 +426,7 @@ START_TEST(gaps_are_learnt_by_phase)
 }
 END_TEST
 
-/* It compiles: rank 0 for five minutes, while the others wait for it. */
+/* Rank 0 compiles for five minutes, while the others wait for it. */
 START_TEST(a_first_step_of_five_minutes)
 {
     t.rank[0].place = COMPUTES;
@@ -463,7 +463,7 @@ START_TEST(idle_workers_do_not_hang)
 }
 END_TEST
 
-/* It gets what the others send, and uses CPU time: what it sends itself tells that it hangs. */
+/* Rank 2 gets what the others send, and uses CPU time; but it sends nothing. */
 START_TEST(a_loop_without_recorded_operations)
 {
     send_data(50, 100);
@@ -566,7 +566,7 @@ START_TEST(a_rank_without_a_cpu)
 }
 END_TEST
 
-/* Who is about to go on does so before the third judgement. */
+/* A rank that is about to go on does so before the third judgement. */
 START_TEST(a_suspicion_is_looked_at_again)
 {
     steps(50, 100);

@@ -138,7 +138,7 @@ START_TEST(the_operation_of_a_dump)
     }
     ck_assert(op.number == 6 && op.seq == 5 && !op.open && op.reported && op.age_ms == 2000);
     ck_assert_str_eq(op.text, "all_reduce in group 0");
-    /* Those behind it are enqueued only. */
+    /* The operations behind number 5 are enqueued only. */
     ck_assert(parsed(
         DUMP(ENTRY("4", "completed") ", " ENTRY("5", "started") ", " ENTRY("6", "scheduled")),
         &op));
@@ -149,7 +149,7 @@ START_TEST(the_operation_of_a_dump)
 }
 END_TEST
 
-/* Of a program with gloo that has done five all-reduces and a barrier. */
+/* The dump of a program with gloo that has done five all-reduces and a barrier. */
 START_TEST(a_dump_of_pytorch)
 {
     size_t len;

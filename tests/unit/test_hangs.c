@@ -336,8 +336,8 @@ static void expect_bytes_of(struct sockets *s, struct talker *t, int who, int fa
         ck_assert_uint_eq(bytes[i] - before[i], i == who ? sizeof(got) : 0);
 }
 
-/* Whose bytes they are; a new connection counts when the descriptors are listed anew, and another
- * process in a worker's place at once. */
+/* Bytes count for their worker; a new connection counts when the descriptors are listed anew, and
+ * another process in a worker's place at once. */
 START_TEST(bytes_of_several_workers)
 {
     struct sockets *s = sockets_new(TALKERS);
@@ -542,7 +542,7 @@ START_TEST(a_rank_without_a_cpu)
 }
 END_TEST
 
-/* Of a library whose operations are not recorded: by the place from which one was called. */
+/* Samples of a library whose operations are not recorded: the place of a call tells them apart. */
 static struct samples unrecorded(int n, const char *odd)
 {
     struct samples all = job(n, NULL);

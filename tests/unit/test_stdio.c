@@ -214,7 +214,7 @@ START_TEST(tail_is_what_a_person_saw)
 }
 END_TEST
 
-/* Of a recursion, where it began and how it ended. */
+/* A recursion's traceback shows where it began and how it ended. */
 START_TEST(tail_keeps_both_ends_of_a_traceback)
 {
     struct buf b = BUF_INIT;

@@ -295,6 +295,14 @@ static void hang(int culprit, enum place place, uint64_t ms)
     }
 }
 
+/* Rank 2 sleeps until this node has told the coordinator. */
+static void hang_until_suspected(uint64_t ms)
+{
+    hang(2, SLEEPS, ms);
+    while (!t.suspicions)
+        pass(1);
+}
+
 static void go_on(int culprit)
 {
     t.rank[culprit].place = WAITS;
@@ -627,9 +635,7 @@ START_TEST(a_node_tells_the_coordinator)
 {
     t.follows = true;
     steps(50, 300);
-    hang(2, SLEEPS, 300);
-    while (!t.suspicions)
-        pass(1);
+    hang_until_suspected(300);
     uint64_t silence = (g_now - t.hung_ns) / MS;
     ck_assert_uint_eq(t.suspicion.id + silence, 900);
     pass(100);
@@ -650,16 +656,12 @@ START_TEST(a_coordinator_that_does_not_react)
 {
     t.follows = true;
     steps(50, 300);
-    hang(2, SLEEPS, 300);
-    while (!t.suspicions)
-        pass(1);
+    hang_until_suspected(300);
     go_on(2);
     steps(50, 300);
     ck_assert_int_eq(t.alone, 0);
     t.suspicions = 0;
-    hang(2, SLEEPS, 300);
-    while (!t.suspicions)
-        pass(1);
+    hang_until_suspected(300);
     pass(t.suspicion.id - 5);
     ck_assert_int_eq(t.alone, 0);
     pass(20);
@@ -675,9 +677,7 @@ START_TEST(a_busy_host_accuses_nobody)
 {
     t.follows = true;
     steps(50, 100);
-    hang(2, SLEEPS, 100);
-    while (!t.suspicions)
-        pass(1);
+    hang_until_suspected(100);
     for (int i = 0; i < 5; i++) { /* the loop does not run */
         g_now += 400 * MS;
         loop_turns(&t.loop, 1);

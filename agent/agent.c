@@ -33,16 +33,18 @@
 #include <unistd.h>
 
 #include "agent/device/gpu_watch.h"
+#include "agent/base/job_env.h"
 #include "agent/doctor/checks.h"
 #include "agent/doctor/facts.h"
 #include "agent/hostname_check.h"
 #include "agent/mpi/mpi.h"
-#include "agent/mpir.h"
+#include "agent/base/mpir.h"
+#include "agent/process/data_socket.h"
 #include "agent/process/exit_notify.h"
 #include "agent/process/file_timer.h"
 #include "agent/process/sweep.h"
 #include "agent/report/event_file.h"
-#include "agent/fs.h"
+#include "agent/base/fs.h"
 #include "agent/report/event_json.h"
 #include "agent/report/flight_report.h"
 #include "agent/report/json_text.h"
@@ -59,7 +61,7 @@
 #include "agent/stacks/slow.h"
 #include "agent/stacks/sockets.h"
 #include "agent/stacks/stack_tree.h"
-#include "agent/usage.h"
+#include "agent/base/usage.h"
 #include "agent/worker.h"
 #include "core/clock.h"
 #include "core/fd.h"
@@ -1061,7 +1063,8 @@ static void on_prepare(void *arg, struct generation gen, int group_rank, int nno
     for (int i = 0; i < a->job->nproc; i++) {
         struct worker *w = &a->workers[i];
         close_fd(&w->listen_fd);
-        if (worker_listen(w, nnodes == 1, &e) < 0) {
+        w->listen_fd = data_socket_listen(i, nnodes == 1, &w->port, &e);
+        if (w->listen_fd < 0) {
             give_up(a, &e);
             return;
         }
@@ -2607,7 +2610,7 @@ static int open_parts(struct agent *a, struct err *e)
     a->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (a->null_fd < 0)
         return err_sys(e, errno, "open /dev/null");
-    if ((r = placement_new(&a->placement, job->bind, job->nproc, worker_env_gpus(job), e)) < 0 ||
+    if ((r = placement_new(&a->placement, job->bind, job->nproc, job_env_gpus(job), e)) < 0 ||
         (r = open_log_dir(a, e)) < 0 || (r = reaper_open(&a->reaper, a->loop, &reaper, e)) < 0 ||
         (r = stdio_pump_open(&a->pump, a->loop, &pump, e)) < 0)
         return r;

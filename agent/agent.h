@@ -24,8 +24,8 @@
 #include <uv.h>
 
 #include "agent/guardian.h"
-#include "agent/job_spec.h"
-#include "agent/worker_status.h"
+#include "agent/base/job_spec.h"
+#include "agent/base/worker_status.h"
 #include "core/err.h"
 
 struct agent;

@@ -26,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/mpir.h"
+#include "agent/base/mpir.h"
 #include "agent/process/cgroup.h"
 #include "agent/process/clone3.h"
 #include "agent/process/pidns.h"

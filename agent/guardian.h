@@ -19,7 +19,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "agent/job_spec.h"
+#include "agent/base/job_spec.h"
 
 /* Shared by guardian and agent (MAP_SHARED, anonymous). The agent writes, the guardian reads. The
  * strings and the lease are set with the functions below. */

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/job_spec.h"
+#include "agent/base/job_spec.h"
 #include "agent/worker_env.h"
 #include "core/log.h"
 #include "core/mem.h"

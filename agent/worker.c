@@ -3,12 +3,10 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,30 +18,6 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/parse.h"
-
-int worker_listen(struct worker *w, bool loopback, struct err *e)
-{
-    struct netaddr a;
-    netaddr_parse_ip(&a, loopback ? "127.0.0.1" : "::", 0);
-    int fd = socket(a.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 && !loopback && errno == EAFNOSUPPORT) { /* a host without IPv6 */
-        netaddr_parse_ip(&a, "0.0.0.0", 0);
-        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    }
-    if (fd < 0)
-        return err_sys(e, errno, "data socket of local rank %d", w->local_rank);
-    if (a.sa.sa_family == AF_INET6)
-        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0}, sizeof(int));
-    if (bind(fd, &a.sa, a.len) < 0 || listen(fd, 4096) < 0 ||
-        getsockname(fd, &a.sa, &(socklen_t){sizeof(a.ss)}) < 0) {
-        int r = err_sys(e, errno, "data socket of local rank %d", w->local_rank);
-        close(fd);
-        return r;
-    }
-    w->listen_fd = fd;
-    w->port = (uint16_t)netaddr_port(&a);
-    return 0;
-}
 
 /* Opens the files and pipes of both streams; fds gets the ends for the worker. */
 static int open_stdio(const struct worker *w, const struct worker_context *ctx, int fds[2],

@@ -7,18 +7,18 @@
 #include <sys/types.h>
 
 #include "agent/process/cgroup.h"
-#include "agent/job_spec.h"
+#include "agent/base/job_spec.h"
 #include "agent/mpi/mpi.h"
 #include "agent/output/log_dir.h"
 #include "agent/process/oom.h"
 #include "agent/device/placement.h"
 #include "agent/process/reaper.h"
-#include "agent/segment.h"
+#include "agent/base/segment.h"
 #include "agent/process/spawn.h"
 #include "agent/process/warm_pool.h"
 #include "agent/output/stdio.h"
 #include "agent/worker_env.h"
-#include "agent/worker_status.h"
+#include "agent/base/worker_status.h"
 
 enum worker_state {
     WORKER_IDLE,    /* not started in this round */
@@ -76,9 +76,6 @@ struct worker_context {
     struct oom_watch *oom;
     int stdin_fd; /* /dev/null, for workers without input */
 };
-
-/* Opens the data socket of a round: on loopback for one node, on every address otherwise. */
-int worker_listen(struct worker *w, bool loopback, struct err *e);
 
 /* Starts the worker; the reaper returns `tag` with its exit. On an error no process exists, and
  * w->failure has the reason (FAILURE_EXEC, 125 to 127); the worker is WORKER_EXITED if its pipes

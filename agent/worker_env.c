@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/output/template.h"
+#include "agent/base/job_env.h"
+#include "agent/base/template.h"
 #include "core/bytes.h"
 #include "core/map.h"
 #include "core/mem.h"
@@ -267,17 +268,6 @@ static void share_variables(struct worker_env_shared *s, const struct worker_env
     }
 }
 
-const char *worker_env_given(const struct job_spec *job, const char *name)
-{
-    size_t len = strlen(name);
-    const char *found = NULL;
-    for (char **env = job->env; env && *env; env++) {
-        if (strncmp(*env, name, len) == 0 && (*env)[len] == '=')
-            found = *env + len + 1;
-    }
-    return found ? found : getenv(name);
-}
-
 int worker_env_ifname_unset(const struct job_spec *job, char *names, size_t cap)
 {
     static const char *const all[] = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
@@ -285,7 +275,7 @@ int worker_env_ifname_unset(const struct job_spec *job, char *names, size_t cap)
     int n = 0;
     names[0] = '\0';
     for (size_t i = 0, used = 0; i < ARRAY_LEN(all) && used < cap; i++) {
-        if (worker_env_given(job, all[i]))
+        if (job_env(job, all[i]))
             continue;
         used += (size_t)snprintf(names + used, cap - used, "%s%s", n ? " " : "", all[i]);
         n++;
@@ -300,7 +290,7 @@ static int shared_new(struct worker_env_shared **out, const struct worker_env_in
     struct map names;
     map_init(&names);
     if (in->job->virtual_local_rank) {
-        int rc = share_gpus(s, in->job, worker_env_gpus(in->job), e);
+        int rc = share_gpus(s, in->job, job_env_gpus(in->job), e);
         if (rc < 0) {
             worker_env_shared_free(s);
             return rc;

@@ -30,7 +30,7 @@
 #ifndef AGENT_WORKER_ENV_H
 #define AGENT_WORKER_ENV_H
 
-#include "agent/job_spec.h"
+#include "agent/base/job_spec.h"
 #include "rendezvous/rules/rank_table.h"
 
 /* The variables that all workers of one program share, in one round on this node. */
@@ -64,15 +64,6 @@ void worker_env_shared_free(struct worker_env_shared *s); /* NULL is allowed */
  * borrows the job's strings; free with worker_env_free(). Under the name torchrun $local_rank and
  * $$ count too, as in Python's string.Template. */
 char **worker_argv_new(const struct job_spec *job, int local_rank);
-
-/* The value that the user gives the workers for this name, in [env] or else in the environment;
- * NULL: none. Borrowed. */
-const char *worker_env_given(const struct job_spec *job, const char *name);
-/* The workers' devices, as CUDA_VISIBLE_DEVICES names them before --virtual_local_rank cuts it. */
-static inline const char *worker_env_gpus(const struct job_spec *job)
-{
-    return job->instances ? job->instances : worker_env_given(job, "CUDA_VISIBLE_DEVICES");
-}
 
 /* How many of the variables that name the interface the user has left unset, in the environment and
  * in [env]; their names, with blanks between them, in `names`. */

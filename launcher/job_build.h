@@ -2,7 +2,7 @@
 #ifndef LAUNCHER_JOB_BUILD_H
 #define LAUNCHER_JOB_BUILD_H
 
-#include "agent/job_spec.h"
+#include "agent/base/job_spec.h"
 #include "launcher/options.h"
 
 #define C10D_PORT 29400 /* where nodes meet by c10d when no port is given */

@@ -16,10 +16,10 @@
 #include <unistd.h>
 
 #include "agent/agent.h"
-#include "agent/doctor.h"
+#include "agent/doctor/doctor.h"
 #include "agent/doctor/facts.h"
 #include "agent/guardian.h"
-#include "agent/mpir.h"
+#include "agent/base/mpir.h"
 #include "agent/stacks/helper.h"
 #include "core/fd.h"
 #include "core/log.h"

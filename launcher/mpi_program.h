@@ -2,7 +2,7 @@
 #ifndef LAUNCHER_MPI_PROGRAM_H
 #define LAUNCHER_MPI_PROGRAM_H
 
-#include "agent/job_spec.h"
+#include "agent/base/job_spec.h"
 
 struct mpi_program {
     enum mpi_kind kind;

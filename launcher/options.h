@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "agent/programs.h"
+#include "agent/base/programs.h"
 #include "core/err.h"
 
 enum opt_id {

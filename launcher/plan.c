@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/base/job_env.h"
 #include "agent/device/placement.h"
 #include "agent/worker_env.h"
 #include "core/log.h"
@@ -384,7 +385,7 @@ static int print_workers(FILE *out, const struct job_spec *job, int base_rank, s
 {
     struct placement *p = NULL;
     char cpus[256];
-    int rc = placement_new(&p, job->bind, job->nproc, worker_env_gpus(job), e);
+    int rc = placement_new(&p, job->bind, job->nproc, job_env_gpus(job), e);
     if (rc < 0)
         return rc;
     fputs("\nWorkers of this node:\n  rank  local rank  CPUs and output\n", out);
@@ -402,7 +403,7 @@ int plan_print_binding(FILE *out, const struct job_spec *job, struct err *e)
 {
     struct placement *p;
     char cpus[512], gpu[64], nic[256], nccl[1024];
-    int rc = placement_plan(&p, job->bind, job->nproc, worker_env_gpus(job), e);
+    int rc = placement_plan(&p, job->bind, job->nproc, job_env_gpus(job), e);
     if (rc < 0)
         return rc;
     fprintf(out, "%-10s  %-18s  %-16s  %s\n", "local rank", "GPU", "network", "CPUs");

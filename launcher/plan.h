@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "agent/job_spec.h"
+#include "agent/base/job_spec.h"
 #include "launcher/options.h"
 
 /* Every value with where it comes from, aligned. 0, or -errno when `out` could not be written. */

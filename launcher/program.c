@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/base/job_env.h"
 #include "agent/process/spawn.h"
 #include "agent/worker_env.h"
 #include "core/fd.h"
@@ -134,7 +135,7 @@ static void find_warm_script(struct job_spec *spec, struct options *o)
     if (strncmp(base_name(word), "python", 6) != 0 || strpbrk(word, " \t") ||
         (env && strchr(word, '/')))
         return;
-    const char *path = worker_env_given(spec, "PATH"), *own = getenv("PATH");
+    const char *path = job_env(spec, "PATH"), *own = getenv("PATH");
     int ignored;
     if (env && (!path || !own || strcmp(path, own) != 0)) /* the workers would search elsewhere */
         return;

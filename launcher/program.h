@@ -2,7 +2,7 @@
 #ifndef LAUNCHER_PROGRAM_H
 #define LAUNCHER_PROGRAM_H
 
-#include "agent/job_spec.h"
+#include "agent/base/job_spec.h"
 #include "launcher/options.h"
 
 /* Fills in path, argv, name, the place of --local-rank and, for Python, `warm` but for its modules.

@@ -2,7 +2,7 @@
 #ifndef LAUNCHER_TOKEN_H
 #define LAUNCHER_TOKEN_H
 
-#include "agent/job_spec.h"
+#include "agent/base/job_spec.h"
 #include "launcher/options.h"
 
 /* Sets spec->rdzv.auth from --insecure, --token_file, --token_fd, DLAUNCH_TOKEN (which is removed

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "agent/device/nvml.h"
-#include "agent/worker_env.h"
+#include "agent/base/job_env.h"
 #include "agent/device/xid.h"
 #include "core/clock.h"
 #include "core/fd.h"
@@ -547,7 +547,7 @@ static void gpu_watch_find_devices(struct gpu_watch *w, const struct job_spec *j
 {
     struct gpu *all;
     int order[1024], n = gpu_list(&all, proc_dir, GPU_DEV, true);
-    int count = gpu_visible(worker_env_gpus(job), all, n, order, (int)ARRAY_LEN(order));
+    int count = gpu_visible(job_env_gpus(job), all, n, order, (int)ARRAY_LEN(order));
     struct shared *s = w->sh;
     w->buses = xcalloc((size_t)count + 1, sizeof(*w->buses));
     w->slots = xcalloc((size_t)count + 1, sizeof(*w->slots));

@@ -12,7 +12,7 @@
 #include <uv.h>
 
 #include "agent/device/gpu.h"
-#include "agent/job_spec.h"
+#include "agent/base/job_spec.h"
 #include "core/err.h"
 #include "core/uvx.h"
 

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "agent/job_spec.h"
+#include "agent/base/job_spec.h"
 
 struct placement;
 

@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include <uv.h>
 
-#include "agent/job_spec.h"
+#include "agent/base/job_spec.h"
 #include "agent/process/spawn.h"
 
 /* dlaunch runs as the helper under this name. */

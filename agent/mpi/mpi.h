@@ -6,7 +6,7 @@
 
 #include <uv.h>
 
-#include "agent/job_spec.h"
+#include "agent/base/job_spec.h"
 #include "agent/mpi/mpi_events.h"
 #include "core/uvx.h"
 

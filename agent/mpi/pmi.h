@@ -14,7 +14,7 @@
 #define AGENT_MPI_PMI_H
 
 #include "agent/mpi/mpi_events.h"
-#include "agent/programs.h"
+#include "agent/base/programs.h"
 #include "core/bytes.h"
 #include "core/err.h"
 #include "rendezvous/rules/rank_table.h"

@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/fs.h"
+#include "agent/base/fs.h"
 #include "agent/mpi/pmix_api.h"
 #include "core/fd.h"
 #include "core/log.h"

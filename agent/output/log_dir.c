@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/fs.h"
+#include "agent/base/fs.h"
 #include "core/fd.h"
 #include "core/mem.h"
 #include "core/named_file.h"

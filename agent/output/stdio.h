@@ -18,7 +18,7 @@
 #include <stdint.h>
 #include <uv.h>
 
-#include "agent/output/stdio_opts.h"
+#include "agent/base/stdio_opts.h"
 #include "core/err.h"
 
 struct stdio_pump;

@@ -15,9 +15,9 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "agent/output/stdio_opts.h"
+#include "agent/base/stdio_opts.h"
 #include "agent/output/stdio_logfile.h"
-#include "agent/text.h"
+#include "agent/base/text.h"
 #include "core/escape.h"
 #include "core/fd.h"
 #include "core/mem.h"

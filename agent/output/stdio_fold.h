@@ -24,7 +24,7 @@
 #include <sys/queue.h>
 
 #include "agent/output/fold_text.h"
-#include "agent/output/rank_set.h"
+#include "agent/base/rank_set.h"
 #include "agent/output/stdio_label.h"
 #include "core/bytes.h"
 

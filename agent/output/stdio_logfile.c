@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/text.h"
+#include "agent/base/text.h"
 #include "core/fd.h"
 
 int logfile_open(struct logfile *f, const char *path, struct err *e)

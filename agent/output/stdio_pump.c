@@ -22,7 +22,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/text.h"
+#include "agent/base/text.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/log.h"

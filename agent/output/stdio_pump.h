@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "agent/output/stdio_opts.h"
+#include "agent/base/stdio_opts.h"
 #include "agent/output/fold_console.h"
 #include "agent/output/stdio_console.h"
 #include "agent/output/stdio_job.h"

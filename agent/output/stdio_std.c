@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/output/template.h"
+#include "agent/base/template.h"
 #include "core/mem.h"
 #include "rendezvous/rules/rank_table.h"
 

@@ -25,7 +25,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "agent/output/stdio_opts.h"
+#include "agent/base/stdio_opts.h"
 #include "agent/output/stdio_console.h"
 #include "agent/output/stdio_fold.h"
 #include "agent/output/stdio_label.h"

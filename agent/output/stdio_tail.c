@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/output/stdio_opts.h"
+#include "agent/base/stdio_opts.h"
 #include "core/escape.h"
 #include "core/log.h"
 #include "core/mem.h"

@@ -11,7 +11,7 @@
 #include <sys/types.h>
 #include <uv.h>
 
-#include "agent/segment.h"
+#include "agent/base/segment.h"
 #include "core/uvx.h"
 
 struct exit_notify;

@@ -15,7 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "agent/fs.h"
+#include "agent/base/fs.h"
 #include "agent/process/sweep.h"
 #include "core/clock.h"
 #include "core/fd.h"

@@ -21,7 +21,7 @@
 #include <sys/types.h>
 #include <uv.h>
 
-#include "agent/job_spec.h"
+#include "agent/base/job_spec.h"
 #include "agent/process/spawn.h"
 #include "core/uvx.h"
 

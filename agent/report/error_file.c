@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/fs.h"
-#include "agent/text.h"
+#include "agent/base/fs.h"
+#include "agent/base/text.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/mem.h"

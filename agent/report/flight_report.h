@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "agent/segment.h"
+#include "agent/base/segment.h"
 
 /* Returns a line for each worker of the node with its current operation, and below it, indented,
  * its last operations, the newest first; malloc'ed. The more workers, the fewer lines of each. NULL

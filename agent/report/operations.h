@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "agent/segment.h"
+#include "agent/base/segment.h"
 
 #define OPERATIONS_MAX 200000 /* that are kept, the newest */
 

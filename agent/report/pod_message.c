@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/fs.h"
+#include "agent/base/fs.h"
 #include "agent/report/report.h"
 
 int pod_message_write(const struct report_input *in, struct err *e)

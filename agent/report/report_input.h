@@ -2,7 +2,7 @@
 #ifndef AGENT_REPORT_REPORT_INPUT_H
 #define AGENT_REPORT_REPORT_INPUT_H
 
-#include "agent/job_spec.h"
+#include "agent/base/job_spec.h"
 #include "agent/report/attempts.h"
 #include "rendezvous/rules/ledger.h"
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/fs.h"
+#include "agent/base/fs.h"
 #include "agent/report/json_text.h"
 #include "agent/report/report.h"
 #include "agent/report/report_words.h"

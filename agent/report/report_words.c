@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
-#include "agent/text.h"
+#include "agent/base/text.h"
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"

@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/fs.h"
+#include "agent/base/fs.h"
 #include "agent/report/event_json.h"
 #include "core/clock.h"
 #include "core/fd.h"

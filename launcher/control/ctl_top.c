@@ -9,7 +9,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "agent/text.h"
+#include "agent/base/text.h"
 #include "core/log.h"
 #include "core/mem.h"
 

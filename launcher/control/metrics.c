@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/fs.h"
+#include "agent/base/fs.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/log.h"

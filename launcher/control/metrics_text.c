@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/usage.h"
+#include "agent/base/usage.h"
 #include "core/mem.h"
 
 static const double bounds[METRICS_BUCKETS] = {0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300};

@@ -10,7 +10,7 @@
 
 #include <jansson.h>
 
-#include "agent/text.h"
+#include "agent/base/text.h"
 #include "core/log.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/fs.h"
+#include "agent/base/fs.h"
 #include "agent/output/log_dir.h"
 #include "core/mem.h"
 

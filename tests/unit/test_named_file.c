@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/fs.h"
+#include "agent/base/fs.h"
 #include "core/fd.h"
 #include "core/mem.h"
 #include "core/named_file.h"

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "agent/output/stdio_std.h"
-#include "agent/output/template.h"
-#include "agent/text.h"
+#include "agent/base/template.h"
+#include "agent/base/text.h"
 #include "core/mem.h"
 
 START_TEST(std_values)

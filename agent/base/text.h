@@ -1,6 +1,6 @@
 /* text.h: sizes and excerpts as people read them. Pure; any thread. */
-#ifndef AGENT_TEXT_H
-#define AGENT_TEXT_H
+#ifndef AGENT_BASE_TEXT_H
+#define AGENT_BASE_TEXT_H
 
 #include <stddef.h>
 #include <stdint.h>

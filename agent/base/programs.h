@@ -1,8 +1,8 @@
 /* programs.h: the programs of a job whose ranks do not all run the same one (MPMD). Which program a
  * rank runs follows from the rank alone, so it is the same on every node and after every restart.
  * Pure data; all functions take NULL for a job of one program. */
-#ifndef AGENT_PROGRAMS_H
-#define AGENT_PROGRAMS_H
+#ifndef AGENT_BASE_PROGRAMS_H
+#define AGENT_BASE_PROGRAMS_H
 
 #include <stdbool.h>
 

@@ -1,11 +1,11 @@
-#include "agent/programs.h"
+#include "agent/base/programs.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/output/template.h"
+#include "agent/base/template.h"
 #include "core/bytes.h"
 #include "core/mem.h"
 

@@ -1,4 +1,4 @@
-#include "agent/fs.h"
+#include "agent/base/fs.h"
 
 #include <dirent.h>
 #include <errno.h>

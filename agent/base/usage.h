@@ -1,6 +1,6 @@
 /* usage.h: what a process uses, from /proc. */
-#ifndef AGENT_USAGE_H
-#define AGENT_USAGE_H
+#ifndef AGENT_BASE_USAGE_H
+#define AGENT_BASE_USAGE_H
 
 #include <stdbool.h>
 

@@ -1,6 +1,6 @@
 /* stdio_opts.h: limits and options of the workers' output (stdio.h). */
-#ifndef AGENT_OUTPUT_STDIO_OPTS_H
-#define AGENT_OUTPUT_STDIO_OPTS_H
+#ifndef AGENT_BASE_STDIO_OPTS_H
+#define AGENT_BASE_STDIO_OPTS_H
 
 #include <stdbool.h>
 

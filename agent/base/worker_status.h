@@ -1,6 +1,6 @@
 /* worker_status.h: what a status display shows of one worker. */
-#ifndef AGENT_WORKER_STATUS_H
-#define AGENT_WORKER_STATUS_H
+#ifndef AGENT_BASE_WORKER_STATUS_H
+#define AGENT_BASE_WORKER_STATUS_H
 
 struct agent_worker_status {
     int rank, local_rank, pid;

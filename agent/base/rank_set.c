@@ -1,4 +1,4 @@
-#include "agent/output/rank_set.h"
+#include "agent/base/rank_set.h"
 
 #include <stdlib.h>
 #include <string.h>

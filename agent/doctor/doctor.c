@@ -1,4 +1,4 @@
-#include "agent/doctor.h"
+#include "agent/doctor/doctor.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -12,9 +12,9 @@
 #include "agent/doctor/checks.h"
 #include "agent/doctor/facts.h"
 #include "agent/doctor/match.h"
+#include "agent/process/data_socket.h"
 #include "agent/process/spawn.h"
 #include "agent/report/json_text.h"
-#include "agent/worker.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/log.h"
@@ -46,8 +46,8 @@ struct doctor {
     uint64_t started_ns;
     const struct rank_table *table;
     int group_rank;
-    struct worker door; /* its data socket is where the other nodes call */
-    struct owed {       /* a request for the facts, which are not there yet */
+    int door_fd;  /* where the other nodes call; -1: closed */
+    struct owed { /* a request for the facts, which are not there yet */
         bool any;
         struct rdzv_request request;
         uint64_t wall_ns;
@@ -166,7 +166,7 @@ static void on_match_request(struct doctor *d, const struct rdzv_request *r, con
     d->match.request = *r;
     d->match.peer = peer;
     d->match.match = (struct match){
-        .listen_fd = d->door.listen_fd,
+        .listen_fd = d->door_fd,
         .nonce = (uint64_t)json_integer_value(json_object_get(what, "nonce")),
         .caller = me < peer,
         .patient = pair != NULL,
@@ -499,13 +499,15 @@ static void on_prepare(void *arg, struct generation gen, int group_rank, int nno
     struct err e = ERR_INIT;
     (void)gen;
     d->group_rank = group_rank;
-    close_fd(&d->door.listen_fd);
-    if (worker_listen(&d->door, nnodes == 1, &e) < 0) {
+    uint16_t port;
+    close_fd(&d->door_fd);
+    d->door_fd = data_socket_listen(0, nnodes == 1, &port, &e);
+    if (d->door_fd < 0) {
         rdzv_leave(d->rdzv, STOP_INTERNAL, 125, e.msg);
         return;
     }
     uint16_t *ports = xcalloc((size_t)d->job->nproc, sizeof(*ports));
-    ports[0] = d->door.port;
+    ports[0] = port;
     rdzv_prepared(d->rdzv, ports, d->job->nproc);
     free(ports);
 }
@@ -609,7 +611,7 @@ static void free_doctor(struct doctor *d)
     free(d->ids);
     free(d->answered);
     free(d->bad);
-    close_fd(&d->door.listen_fd);
+    close_fd(&d->door_fd);
     spawner_free(d->spawner);
 }
 
@@ -618,11 +620,8 @@ int doctor_run(const struct job_spec *job)
     struct err e = ERR_INIT;
     struct doctor *d = xcalloc(1, sizeof(*d));
     sigset_t set;
-    *d = (struct doctor){.job = job,
-                         .door = {.listen_fd = -1},
-                         .started_ns = mono_ns(),
-                         .nclosing = -1,
-                         .exit_status = 125};
+    *d = (struct doctor){
+        .job = job, .door_fd = -1, .started_ns = mono_ns(), .nclosing = -1, .exit_status = 125};
     sigemptyset(&set);
     sigaddset(&set, SIGPIPE);
     sigprocmask(SIG_BLOCK, &set, NULL);

@@ -10,10 +10,10 @@
  *
  *   a node does not come       on_finish: the reason, and what this node's own facts show
  *   a node does not answer     it is named after FACTS_MS; the others are judged */
-#ifndef AGENT_DOCTOR_H
-#define AGENT_DOCTOR_H
+#ifndef AGENT_DOCTOR_DOCTOR_H
+#define AGENT_DOCTOR_DOCTOR_H
 
-#include "agent/job_spec.h"
+#include "agent/base/job_spec.h"
 
 #define DOCTOR_PROBLEMS 1 /* exit status */
 

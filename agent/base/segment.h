@@ -1,7 +1,7 @@
 /* segment.h: the agent's side of core/segment.h: makes the memfd of a round and raises its abort
  * word. */
-#ifndef AGENT_SEGMENT_H
-#define AGENT_SEGMENT_H
+#ifndef AGENT_BASE_SEGMENT_H
+#define AGENT_BASE_SEGMENT_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "agent/mpir.h"
+#include "agent/base/mpir.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "agent/output/template.h"
+#include "agent/base/template.h"
 
 #include <ctype.h>
 #include <string.h>

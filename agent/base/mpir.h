@@ -4,8 +4,8 @@
  * The agent fills the table in memory that it shares with the guardian, and wakes the guardian,
  * which sets MPIR's variables and calls MPIR_Breakpoint(). Nothing of this happens unless it is
  * wanted. */
-#ifndef AGENT_MPIR_H
-#define AGENT_MPIR_H
+#ifndef AGENT_BASE_MPIR_H
+#define AGENT_BASE_MPIR_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,14 +1,14 @@
 /* job_spec.h: the job as this node's agent runs it: typed, checked and frozen. The launcher fills
  * it in (launcher/job_build.c) from options, environment and files; nothing changes it afterwards.
  */
-#ifndef AGENT_JOB_SPEC_H
-#define AGENT_JOB_SPEC_H
+#ifndef AGENT_BASE_JOB_SPEC_H
+#define AGENT_BASE_JOB_SPEC_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "agent/output/stdio_opts.h"
-#include "agent/programs.h"
+#include "agent/base/stdio_opts.h"
+#include "agent/base/programs.h"
 #include "rendezvous/rdzv.h"
 
 /* Where a stream of a worker goes: bits, torchrun's Std. */

@@ -1,6 +1,6 @@
 /* rank_set.h: a set of ranks, as ranges in their order that do not touch. All zero: empty. */
-#ifndef AGENT_OUTPUT_RANK_SET_H
-#define AGENT_OUTPUT_RANK_SET_H
+#ifndef AGENT_BASE_RANK_SET_H
+#define AGENT_BASE_RANK_SET_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "agent/segment.h"
+#include "agent/base/segment.h"
 
 #include <errno.h>
 #include <fcntl.h>

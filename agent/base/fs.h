@@ -1,6 +1,6 @@
 /* fs.h: file system work that several files of this folder share. */
-#ifndef AGENT_FS_H
-#define AGENT_FS_H
+#ifndef AGENT_BASE_FS_H
+#define AGENT_BASE_FS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "agent/usage.h"
+#include "agent/base/usage.h"
 
 #include <fcntl.h>
 #include <stdio.h>

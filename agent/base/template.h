@@ -1,6 +1,6 @@
 /* template.h: texts with ${name} in them. */
-#ifndef AGENT_OUTPUT_TEMPLATE_H
-#define AGENT_OUTPUT_TEMPLATE_H
+#ifndef AGENT_BASE_TEMPLATE_H
+#define AGENT_BASE_TEMPLATE_H
 
 #include <stddef.h>
 

@@ -1,4 +1,4 @@
-#include "agent/text.h"
+#include "agent/base/text.h"
 
 #include <stdio.h>
 #include <string.h>

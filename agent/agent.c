@@ -835,10 +835,12 @@ static void on_suspend(struct agent *a)
 {
     if (a->job->rdzv.max_nodes + a->job->rdzv.spares > 1) {
         log_warn("not suspended: the other nodes would take this one for lost");
+        guardian_refuse_suspend(a->link);
         return;
     }
     agent_signal_workers(a, SIGSTOP);
-    raise(SIGSTOP);
+    guardian_suspend(a->link);
+    agent_signal_workers(a, SIGCONT);
 }
 
 static void on_signal(uv_signal_t *h, int signo)
@@ -846,6 +848,8 @@ static void on_signal(uv_signal_t *h, int signo)
     struct agent *a = container_of(h->data, struct agent, signal_scope);
     char name[24];
     if (job_is_stopped_by(a->job, signo)) {
+        if (signo == SIGTSTP)
+            guardian_refuse_suspend(a->link);
         stop_by(a, STOP_SIGNAL, signo, signal_name(signo, name));
         return;
     }

@@ -6,7 +6,10 @@
  *   agent killed by a signal         -> sweep; a line; 128+signal
  *   lease over                       -> SIGKILL to all, sweep; a line; 125
  *   a sweep that does not end        -> a line for each that is left; 125
- *   agent stops after a SIGTSTP      -> we stop as well; SIGCONT continues both
+ *   SIGTSTP                          -> it stays pending, and the agent is told; when the agent has
+ *                                       stopped, we take the signal: we stop as well, unless a
+ *                                       SIGCONT has come since, which removes it
+ *   SIGCONT                          -> the agent is continued, also if it stops a moment later
  *   guardian killed                  -> the agent is continued if it was stopped; its lifeline
  *                                       ends: it sweeps
  */
@@ -45,14 +48,15 @@
 struct guardian {
     const struct guardian_opts *opts;
     struct guardian_page *page;
-    int signals;   /* signalfd */
-    int agent_end; /* the agent's end of the lifeline, in the agent */
+    int signals;    /* signalfd; all but SIGTSTP */
+    int tstp;       /* signalfd; SIGTSTP stays pending, it is not read */
+    bool tstp_told; /* the agent has been told of the one that is pending */
+    int agent_end;  /* the agent's end of the lifeline, in the agent */
     int our_end; /* the guardian's end; no other process has it, so it closes when the guardian dies
                   */
     pid_t agent; /* -1 when it has been reaped */
-    siginfo_t exit;  /* how the agent ended, once it is reaped */
-    bool stop_asked; /* the terminal asked to stop, and the agent was told */
-    pid_t *others;   /* children that this process had before it was dlaunch (a shell's exec) */
+    siginfo_t exit; /* how the agent ended, once it is reaped */
+    pid_t *others;  /* children that this process had before it was dlaunch (a shell's exec) */
     int nothers;
 };
 
@@ -73,6 +77,19 @@ void guardian_show(struct guardian_link *link)
 {
     if (send(link->lifeline, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         return; /* full: the guardian is awake. Closed: the reader of the lifeline detects that */
+}
+
+void guardian_suspend(struct guardian_link *link)
+{
+    atomic_store(&link->page->suspended, 1);
+    raise(SIGSTOP);
+    atomic_store(&link->page->suspended, 0);
+}
+
+void guardian_refuse_suspend(struct guardian_link *link)
+{
+    atomic_store(&link->page->refused, 1);
+    guardian_show(link);
 }
 
 void guardian_extend_lease(struct guardian_link *link, uint64_t until_ns)
@@ -116,6 +133,7 @@ static void agent_process(struct guardian *g, int (*agent_main)(void *, struct g
     sigset_t forwarded;
     close(g->our_end);
     close(g->signals);
+    close(g->tstp);
     link->lifeline = g->agent_end;
     setsid();
     prctl(PR_SET_NAME, "dl-agent");
@@ -178,10 +196,15 @@ static void note_other_children(struct guardian *g)
 static int prepare(struct guardian *g, struct guardian_link *link, struct err *e)
 {
     int ends[2];
-    sigset_t blocked;
+    sigset_t blocked, tstp;
     block_signals(g, &blocked);
+    sigemptyset(&tstp);
+    if (sigismember(&blocked, SIGTSTP))
+        sigaddset(&tstp, SIGTSTP);
+    sigdelset(&blocked, SIGTSTP);
     g->signals = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (g->signals < 0)
+    g->tstp = signalfd(-1, &tstp, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (g->signals < 0 || g->tstp < 0)
         return err_sys(e, errno, "signalfd of the guardian");
     g->page =
         mmap(NULL, sizeof(*g->page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -208,6 +231,47 @@ static void forget_other(struct guardian *g, pid_t pid)
     }
 }
 
+/* Takes the SIGTSTP that is pending by its default action. The kernel removes it when a SIGCONT
+ * comes, up to the moment when it acts, so that none comes too early. In an orphaned process group,
+ * where no shell waits, the action is none; the workers are stopped there all the same. */
+static void take_tstp(struct guardian *g)
+{
+    sigset_t tstp;
+    sigemptyset(&tstp);
+    sigaddset(&tstp, SIGTSTP);
+    sigprocmask(SIG_UNBLOCK, &tstp, NULL);
+    sigprocmask(SIG_BLOCK, &tstp, NULL);
+    g->tstp_told = false;
+}
+
+static void drop_tstp(struct guardian *g)
+{
+    struct signalfd_siginfo si;
+    if (read(g->tstp, &si, sizeof(si)) < 0)
+        return; /* a SIGCONT has removed it */
+    g->tstp_told = false;
+}
+
+static bool tstp_is_pending(void)
+{
+    sigset_t set;
+    sigpending(&set);
+    return sigismember(&set, SIGTSTP);
+}
+
+/* The agent has stopped: as it was told, unless some other process has stopped it. */
+static void on_agent_stopped(struct guardian *g)
+{
+    if (!atomic_load(&g->page->suspended))
+        return;
+    if (!tstp_is_pending()) /* a SIGCONT has come, and reached the agent before it stopped */
+        kill(g->agent, SIGCONT);
+    else if (atomic_load(&g->page->lease_ns)) /* to be watched over */
+        drop_tstp(g);
+    else
+        take_tstp(g);
+}
+
 static void look_at_agent(struct guardian *g)
 {
     siginfo_t si;
@@ -220,10 +284,7 @@ static void look_at_agent(struct guardian *g)
             g->exit = si;
             return;
         }
-        /* Stopped by someone else, or with a lease to watch over: we stay awake. */
-        if (g->stop_asked && atomic_load(&g->page->lease_ns) == 0)
-            kill(getpid(), SIGSTOP);
-        g->stop_asked = false;
+        on_agent_stopped(g);
     }
 }
 
@@ -252,13 +313,14 @@ static void handle_signal(struct guardian *g, int sig)
             reap_strays(g);
     } else if (sig == SIGTSTP && g->opts->isolation == ISOLATE_PIDNS) {
         log_warn("not suspended: the first process of a PID namespace cannot be (--isolate pidns)");
-    } else if (sig == SIGTSTP || sig == SIGCONT || is_listed(g->opts->forward_signals, sig)) {
-        g->stop_asked |= sig == SIGTSTP;
+    } else if (sig == SIGCONT || is_listed(g->opts->forward_signals, sig)) {
         if (g->agent > 0)
             kill(g->agent, sig);
-        if (g->agent > 0 && sig != SIGTSTP)
+        if (g->agent > 0)
             kill(g->agent, SIGCONT); /* stopped, it would not act on the signal */
     }
+    if (sig == SIGCONT)
+        g->tstp_told = false;
 }
 
 static void read_signals(struct guardian *g)
@@ -269,11 +331,24 @@ static void read_signals(struct guardian *g)
         handle_signal(g, (int)si[i].ssi_signo);
 }
 
+static void on_tstp(struct guardian *g)
+{
+    if (g->opts->isolation == ISOLATE_PIDNS) {
+        drop_tstp(g);
+        log_warn("not suspended: the first process of a PID namespace cannot be (--isolate pidns)");
+        return;
+    }
+    g->tstp_told = true;
+    if (g->agent > 0)
+        kill(g->agent, SIGTSTP);
+}
+
 /* Until the agent is gone or its lease is over. */
 static void supervise(struct guardian *g)
 {
-    struct pollfd fds[2] = {{g->signals, POLLIN, 0}, {g->our_end, POLLIN, 0}};
+    struct pollfd fds[3] = {{g->signals, POLLIN, 0}, {g->our_end, POLLIN, 0}, {-1, POLLIN, 0}};
     while (g->agent > 0) {
+        fds[2].fd = g->tstp_told ? -1 : g->tstp;
         uint64_t lease = atomic_load(&g->page->lease_ns), now = lease ? mono_ns() : 0;
         if (lease && now >= lease) {
             look_at_agent(g); /* it may have ended in time */
@@ -281,13 +356,17 @@ static void supervise(struct guardian *g)
         }
         struct timespec left = {(time_t)((lease - now) / 1000000000u),
                                 (long)((lease - now) % 1000000000u)};
-        if (ppoll(fds, 2, lease ? &left : NULL, NULL) <= 0)
+        if (ppoll(fds, 3, lease ? &left : NULL, NULL) <= 0)
             continue;
         char wakes[64];
         if (fds[1].revents && read(g->our_end, wakes, sizeof(wakes)) <= 0)
             fds[1].fd = -1; /* the agent has closed it; its end comes as a signal */
+        if (atomic_exchange(&g->page->refused, 0))
+            drop_tstp(g);
         if (fds[0].revents)
             read_signals(g);
+        if (fds[2].revents & POLLIN)
+            on_tstp(g);
         mpir_show();
     }
 }
@@ -392,7 +471,8 @@ static int guardian_finish(struct guardian *g, pid_t agent)
 int guardian_run(const struct guardian_opts *opts,
                  int (*agent_main)(void *arg, struct guardian_link *), void *arg)
 {
-    struct guardian g = {.opts = opts, .signals = -1, .our_end = -1, .agent_end = -1, .agent = -1};
+    struct guardian g = {
+        .opts = opts, .signals = -1, .tstp = -1, .our_end = -1, .agent_end = -1, .agent = -1};
     struct guardian_link link;
     struct err e;
     spawn_remember();
@@ -415,6 +495,7 @@ int guardian_run(const struct guardian_opts *opts,
         status = guardian_finish(&g, agent);
     }
     close_fd(&g.signals);
+    close_fd(&g.tstp);
     close_fd(&g.our_end);
     free(g.others);
     munmap(g.page, sizeof(*g.page));

@@ -28,6 +28,8 @@ struct guardian_page {
     _Atomic uint32_t clean;    /* 1: the agent has ended every worker itself */
     _Atomic uint32_t abandoned; /* 1: some did not die, and the agent has named them */
     _Atomic uint32_t nworkers;  /* workers started and not yet reaped, for messages */
+    _Atomic uint32_t suspended; /* 1: the agent stops, or is stopped, by guardian_suspend() */
+    _Atomic uint32_t refused;   /* 1: the agent does not stop for the last SIGTSTP */
     char cgroup[256];           /* to be killed and removed; "" none */
     char unlink_path[3][256];   /* files and empty directories to remove when the agent cannot */
 };
@@ -57,10 +59,11 @@ struct guardian_opts {
  * The agent runs in a session of its own, with default signal dispositions, except that a signal
  * that was ignored when dlaunch was started (nohup) stays ignored in both. The signals that are
  * forwarded are blocked in it, until it is ready for them.
- * SIGTSTP: an agent that wants to stop with its workers sends itself SIGSTOP; the guardian then
- * stops too and gives the terminal back to the shell. (What an agent killed in that state leaves
- * behind ends when the guardian is continued.) Under ISOLATE_PIDNS, where the agent cannot stop
- * itself, SIGTSTP is dropped.
+ * SIGTSTP: the agent answers by guardian_suspend(), its workers being stopped, and the guardian
+ * then stops too and gives the terminal back to the shell; or by guardian_refuse_suspend(). A
+ * SIGCONT that comes at any time after the SIGTSTP continues all of them. (What an agent killed in
+ * that state leaves behind ends when the guardian is continued.) Under ISOLATE_PIDNS, where the
+ * agent cannot stop itself, SIGTSTP is dropped.
  * Other children that come to it, such as a container's orphans to its first process, are reaped
  * while the agent runs; what of them is alive at a good end is left to the kernel by process 1. */
 int guardian_run(const struct guardian_opts *opts,
@@ -72,6 +75,12 @@ void guardian_set_lease(struct guardian_link *link, uint64_t until_ns);
 
 /* Called by the agent: the guardian is to show new processes to a debugger (mpir.h). */
 void guardian_show(struct guardian_link *link);
+
+/* Called by the agent after a SIGTSTP: stops this process until a SIGCONT comes to the guardian or
+ * to it. */
+void guardian_suspend(struct guardian_link *link);
+/* The same: this process goes on. */
+void guardian_refuse_suspend(struct guardian_link *link);
 
 /* Extends an existing lease to that time, on any thread, without waiting. */
 void guardian_extend_lease(struct guardian_link *link, uint64_t until_ns);

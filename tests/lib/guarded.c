@@ -93,7 +93,7 @@ static bool on_signal(struct small_agent *a, int sig, int *status)
         return true;
     case SIGTSTP:
         signal_workers(a, SIGSTOP);
-        kill(getpid(), SIGSTOP);
+        guardian_suspend(a->link);
         signal_workers(a, SIGCONT);
         return true;
     case SIGTERM:

@@ -49,17 +49,20 @@
  * (dlcoll_abort() and dlcoll_last_error() may be called from any thread). Different communicators
  * may be used at the same time. With DLCOLL_THREAD_MULTIPLE, a flag of dlcoll_init(), any number of
  * threads uses the same one: their messages (send, recv, batch, probes) neither wait for those of
- * other threads nor for a collective operation that another thread is in. All other calls take
- * turns, each until it returns; the program sees to it that the collective ones have the same order
- * on every rank. Messages of several threads are as those of one: only tags tell them apart.
- * dlcoll_last_error() has the last failure of any of them. Operations with a work handle progress
- * in the thread that waits for them, or in the library's progress thread: one for the process,
- * however many communicators and operations there are, started with the first such operation that
- * does not complete at once, and ended with the last communicator of its dlcoll_init(). While it
- * waits it uses no CPU. A thread inside a call must not be cancelled (pthread_cancel()): it would
- * leave locks behind on which every other call blocks. dlcoll_abort() from another thread ends the
- * call. A fork()'s child may not use its parent's communicators and handles (DLCOLL_ESTATE); it may
- * free them, which changes nothing for the parent.
+ * other threads nor for a collective operation that another thread is in. The other operations on
+ * host memory are carried out one after the other, in the order of their calls: a call with a
+ * handle returns at once, whatever another thread waits for, and groups are made beside them. All
+ * other calls take turns, each until it returns. The program sees to it that the collective ones
+ * have the same order on every rank, and those that make groups. Messages of several threads are as
+ * those of one: only tags tell them apart. dlcoll_last_error() has the last failure of any of them.
+ * Operations with a work handle progress in the thread that waits for them, or in the library's
+ * progress thread: one for the process, however many communicators and operations there are,
+ * started with the first such operation that does not complete at once, and ended with the last
+ * communicator of its dlcoll_init(). While it waits it uses no CPU. A thread inside a call must not
+ * be cancelled (pthread_cancel()): it would leave locks behind on which every other call blocks.
+ * dlcoll_abort() from another thread ends the call. A fork()'s child may not use its parent's
+ * communicators and handles (DLCOLL_ESTATE); it may free them, which changes nothing for the
+ * parent.
  *
  * Cost. A communicator has no thread of its own, and no descriptor at first. It then has a TCP
  * connection (times DLCOLL_SOCKETS) to each rank with which it has exchanged data other than
@@ -800,6 +803,12 @@ DLCOLL_API int dlcoll_wait_any(dlcoll_work *const *works, size_t n, size_t *inde
                                int64_t timeout_ms);
 /* Until all n are complete: 0, the first result in the list that is not 0, or DLCOLL_INPROGRESS. */
 DLCOLL_API int dlcoll_wait_all(dlcoll_work *const *works, size_t n, int64_t timeout_ms);
+/* Calls fn(arg) once, when the operation under way is complete: in the thread that completes it, or
+ * in this call if it is complete already. fn must neither block nor call the library. It is called
+ * for an operation, too, whose handle has been freed or whose communicator is destroyed, but never
+ * in a fork()'s child. 0 or DLCOLL_EINVAL; DLCOLL_ESTATE: one is set already; DLCOLL_ENOSUP: the
+ * operation is on device memory. */
+DLCOLL_API int dlcoll_notify(dlcoll_work *work, void (*fn)(void *arg), void *arg);
 /* Ends the handle, in any state: an operation under way goes on, and its buffers are the library's
  * until it is complete. NULL is allowed. Before dlcoll_destroy() of its communicator. */
 DLCOLL_API void dlcoll_work_free(dlcoll_work *work);

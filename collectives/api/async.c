@@ -7,6 +7,7 @@
 #include "collectives/api/comm.h"
 #include "collectives/api/error.h"
 #include "collectives/api/progress.h"
+#include "collectives/api/task.h"
 #include "collectives/nccl/nccl.h"
 #include "collectives/p2p/p2p.h"
 #include "core/clock.h"
@@ -62,6 +63,7 @@ struct dlcoll_work *async_new_work(struct dlcoll_comm *comm)
     w->ops = NULL;
     w->device = false;
     w->persistent = false;
+    w->notify = NULL;
     atomic_store_explicit(&w->done, 0, memory_order_relaxed);
     atomic_store_explicit(&w->detached, false, memory_order_relaxed);
     return w;
@@ -82,6 +84,9 @@ void async_complete(struct dlcoll_work *w, int result)
 {
     struct async *a = w->comm->async;
     pthread_mutex_lock(&a->lock);
+    void (*notify)(void *arg) = w->notify;
+    void *notify_arg = w->notify_arg;
+    w->notify = NULL;
     w->result = result;
     if (atomic_load_explicit(&w->detached, memory_order_relaxed)) {
         w->next = a->pool;
@@ -96,6 +101,10 @@ void async_complete(struct dlcoll_work *w, int result)
         atomic_fetch_add(&g_completed, 1);
         wait_wake(&g_completed);
     }
+    if (notify && task_inside())
+        task_call(notify, notify_arg);
+    else if (notify)
+        notify(notify_arg);
 }
 
 static bool is_done(const struct dlcoll_work *w)
@@ -193,6 +202,12 @@ static void ring_carrier(struct dlcoll_comm *comm)
     task_ring(atomic_load_explicit(&comm->coll_slot, memory_order_relaxed));
 }
 
+void async_ring_queue(struct dlcoll_comm *comm)
+{
+    if (async_is_busy(comm))
+        ring_carrier(comm);
+}
+
 int async_submit(struct dlcoll_comm *comm, struct dlcoll_work *w)
 {
     struct async *a = comm->async;
@@ -233,8 +248,7 @@ static void wait_on_host(struct dlcoll_work *w, uint64_t until_ns)
         if (!until_ns && pthread_mutex_trylock(&comm->running) == 0) {
             run_queue(comm, w);
             pthread_mutex_unlock(&comm->running);
-            if (async_is_busy(comm))
-                ring_carrier(comm); /* the task runs the rest */
+            async_ring_queue(comm); /* the task runs the rest */
         } else {
             sleep_on(w, until_ns);
         }
@@ -385,6 +399,32 @@ int dlcoll_wait_all(dlcoll_work *const *works, size_t n, int64_t timeout_ms)
         result = result < 0 ? result : its;
     }
     return result;
+}
+
+int dlcoll_notify(dlcoll_work *work, void (*fn)(void *arg), void *arg)
+{
+    if (!work || !fn)
+        return error_set_global(DLCOLL_EINVAL, "dlcoll_notify: %s is NULL", work ? "fn" : "work");
+    if (is_parents(work))
+        return async_refuse();
+    if (work->device)
+        return comm_error(work->comm, DLCOLL_ENOSUP,
+                          "dlcoll_notify: the operation is on device memory");
+    struct async *a = work->comm->async;
+    pthread_mutex_lock(&a->lock);
+    bool done = is_done(work), taken = !done && work->notify;
+    if (!done && !taken) {
+        work->notify = fn;
+        work->notify_arg = arg;
+    }
+    pthread_mutex_unlock(&a->lock);
+    if (taken)
+        return comm_error(work->comm, DLCOLL_ESTATE,
+                          "dlcoll_notify: another function is to be "
+                          "called already");
+    if (done)
+        fn(arg);
+    return 0;
 }
 
 int dlcoll_cancel(dlcoll_work *work)

@@ -24,6 +24,10 @@ int async_submit(struct dlcoll_comm *comm, struct dlcoll_work *w);
 /* Whether operations stand in the queue, so that a blocking one must queue, too. */
 bool async_is_busy(const struct dlcoll_comm *comm);
 
+/* Lets the task run the queue, if there is anything in it: a thread that was in an operation of its
+ * own has kept the task from it. */
+void async_ring_queue(struct dlcoll_comm *comm);
+
 /* Makes the p2p task if there is none, before a point-to-point operation begins that it is to
  * progress, because a started operation could not be taken back. 0 or -ENOMEM. */
 int async_start_p2p(struct dlcoll_comm *comm);

@@ -178,8 +178,31 @@ static int wait_in_line(dlcoll_comm *c, const struct coll_call *call)
     int code = coll_submit(c, call, &w);
     if (code < 0)
         return code;
+    comm_let_in(c);
     code = async_wait(w);
+    comm_keep_out(c);
     dlcoll_work_free(w);
+    return code;
+}
+
+/* Where several threads call: `running` is this one's. The operations of those who come in
+ * meanwhile stand in the queue. The numbers that the call may point to are taken along. */
+static int beside_others(dlcoll_comm *c, struct coll_call *call)
+{
+    size_t *numbers = c->numbers, cap = c->cap_numbers;
+    c->numbers = NULL;
+    c->cap_numbers = 0;
+    call->may_repeat = false; /* the next numbers may be taken */
+    recorder_waits(&c->job->recorder);
+    comm_let_in(c);
+    int code = coll_execute(c, call);
+    pthread_mutex_unlock(&c->running);
+    async_ring_queue(c);
+    comm_keep_out(c);
+    recorder_waited(&c->job->recorder);
+    free(c->numbers);
+    c->numbers = numbers;
+    c->cap_numbers = cap;
     return code;
 }
 
@@ -222,7 +245,9 @@ int coll_perform(dlcoll_comm *c, struct coll_call *call, dlcoll_work **work)
         return coll_submit(c, call, work);
     if (coll_is_nothing(call))
         return 0;
-    return async_is_busy(c) ? wait_in_line(c, call) : at_once(c, call);
+    if (async_is_busy(c) || (c->multiple && pthread_mutex_trylock(&c->running) != 0))
+        return wait_in_line(c, call);
+    return c->multiple ? beside_others(c, call) : at_once(c, call);
 }
 
 /* ----------------------------------------------------------------------------------- persistent */

@@ -136,6 +136,18 @@ bool comm_take(dlcoll_comm *comm)
            (comm->multiple && pthread_mutex_lock(&comm->inside) == 0);
 }
 
+void comm_let_in(dlcoll_comm *comm)
+{
+    if (comm->multiple)
+        pthread_mutex_unlock(&comm->inside);
+}
+
+void comm_keep_out(dlcoll_comm *comm)
+{
+    if (comm->multiple)
+        pthread_mutex_lock(&comm->inside);
+}
+
 static inline int leave(dlcoll_comm *comm, int code, bool messages)
 {
     if (code < 0 && atomic_load_explicit(&comm->failed, memory_order_acquire))

@@ -10,9 +10,10 @@
  *       async     operations with a work handle, two tasks    (async.c, progress.c)
  *
  * Threads. `busy` lets one thread of the program in at a time. With DLCOLL_THREAD_MULTIPLE
- * (`multiple`) threads take turns under `inside`, and those with messages come in without it: what
- * messages share is under the lock of p2p. Collective operations run under `running`: in the
- * program's thread, or in the one that carries out the queue. */
+ * (`multiple`) threads take turns under `inside`, which nobody keeps while he waits for other ranks
+ * (comm_let_in()), and those with messages come in without it: what messages share is under the
+ * lock of p2p. Collective operations run under `running`: in the program's thread, or in the one
+ * that carries out the queue. */
 #ifndef COLLECTIVES_API_COMM_H
 #define COLLECTIVES_API_COMM_H
 
@@ -119,6 +120,11 @@ int comm_leave_with_messages(dlcoll_comm *comm, int code);
 
 /* The part of comm_enter() that keeps other threads out. False: one is inside. */
 bool comm_take(dlcoll_comm *comm);
+
+/* With `multiple`: other threads may enter while this one waits for other ranks, until it keeps
+ * them out again. Without, nothing. */
+void comm_let_in(dlcoll_comm *comm);
+void comm_keep_out(dlcoll_comm *comm);
 
 /* Makes `numbers` at least so long; inside the communicator. NULL: no memory. */
 size_t *comm_keep_numbers(dlcoll_comm *comm, size_t n);

@@ -170,8 +170,10 @@ static size_t verdict_bytes(const dlcoll_comm *c)
 
 enum { SLACK_NS = 1000 * 1000 * 1000 }; /* rank 0 sends its verdict after its deadline */
 
-/* Starts a small message to or from rank `peer`, which may never arrive. */
-static dlcoll_work *post(dlcoll_comm *c, bool is_send, int peer, void *data, size_t len)
+/* Starts a small message of the barrier of that number, to or from rank `peer`, which may never
+ * arrive. */
+static dlcoll_work *post(dlcoll_comm *c, uint32_t number, bool is_send, int peer, void *data,
+                         size_t len)
 {
     struct dlcoll_work *w = async_new_work(c);
     struct p2p_op *op = w ? w->own_ops : NULL;
@@ -187,7 +189,7 @@ static dlcoll_work *post(dlcoll_comm *c, bool is_send, int peer, void *data, siz
     *op = (struct p2p_op){.is_send = is_send,
                           .optional = true,
                           .peer = peer,
-                          .tag = P2P_TAG_BARRIER + (int)(c->monitored & 0xffffff),
+                          .tag = P2P_TAG_BARRIER + (int)(number & 0xffffff),
                           .dtype = DLCOLL_U8,
                           .count = len,
                           .len = len,
@@ -234,7 +236,8 @@ static void list_names(const dlcoll_comm *c, const int *missing, size_t n, char 
     }
 }
 
-static int exchange_report(dlcoll_comm *c, const int *missing, size_t n, uint64_t waited_ms)
+static int exchange_report(dlcoll_comm *c, uint32_t number, const int *missing, size_t n,
+                           uint64_t waited_ms)
 {
     char list[400];
     unsigned long long ms = waited_ms;
@@ -253,7 +256,7 @@ static int exchange_report(dlcoll_comm *c, const int *missing, size_t n, uint64_
     pthread_mutex_lock(&c->error_lock);
     if (!atomic_load(&c->failed)) {
         c->error.rank = c->world_ranks[missing[0]];
-        c->error.seq = c->monitored;
+        c->error.seq = number;
         world_who(c->world, c->error.rank, c->error.host, &c->error.pid);
         snprintf(c->error.op, sizeof(c->error.op), "monitored_barrier");
     }
@@ -263,14 +266,14 @@ static int exchange_report(dlcoll_comm *c, const int *missing, size_t n, uint64_
 
 /* Rank 0: receives the arrivals, then sends the verdict to the ranks that have arrived. `bytes` has
  * one byte for each rank, then the verdict. */
-static int exchange_watch(dlcoll_comm *c, uint8_t *bytes, dlcoll_work **works, int *missing,
-                          size_t *n, uint64_t deadline)
+static int exchange_watch(dlcoll_comm *c, uint32_t number, uint8_t *bytes, dlcoll_work **works,
+                          int *missing, size_t *n, uint64_t deadline)
 {
     uint8_t *verdict = bytes + c->size;
     int code = 0;
     *n = 0;
     for (int r = 1; r < c->size; r++)
-        works[r] = post(c, false, r, &bytes[r], 1);
+        works[r] = post(c, number, false, r, &bytes[r], 1);
     for (int r = 1; r < c->size; r++) {
         int result = await(c, works[r], deadline);
         works[r] = NULL;
@@ -284,7 +287,7 @@ static int exchange_watch(dlcoll_comm *c, uint8_t *bytes, dlcoll_work **works, i
     }
     uint64_t end = mono_ns() + SLACK_NS;
     for (int r = 1; r < c->size && code == 0; r++) {
-        if (bytes[r] && !(works[r] = post(c, true, r, verdict, verdict_bytes(c))))
+        if (bytes[r] && !(works[r] = post(c, number, true, r, verdict, verdict_bytes(c))))
             code = DLCOLL_ENOMEM;
     }
     for (int r = 1; r < c->size; r++) { /* the verdict must stay valid until all sends have ended */
@@ -294,15 +297,16 @@ static int exchange_watch(dlcoll_comm *c, uint8_t *bytes, dlcoll_work **works, i
     return code;
 }
 
-static int come(dlcoll_comm *c, uint8_t *bytes, int *missing, size_t *n, uint64_t deadline)
+static int come(dlcoll_comm *c, uint32_t number, uint8_t *bytes, int *missing, size_t *n,
+                uint64_t deadline)
 {
     uint8_t *verdict = bytes + c->size;
     uint64_t end = deadline ? deadline + SLACK_NS : 0;
     *n = 0;
     bytes[0] = 1;
-    int code = await(c, post(c, true, 0, bytes, 1), end);
+    int code = await(c, post(c, number, true, 0, bytes, 1), end);
     if (code == 0)
-        code = await(c, post(c, false, 0, verdict, verdict_bytes(c)), end);
+        code = await(c, post(c, number, false, 0, verdict, verdict_bytes(c)), end);
     if (code == 1)
         missing[(*n)++] = 0;
     for (int r = 1; r < c->size && code == 0; r++) {
@@ -322,14 +326,16 @@ static int monitored(dlcoll_comm *c, int *out, size_t *n, size_t room, uint64_t 
     int code = bytes && works && missing
                    ? 0
                    : comm_error(c, DLCOLL_ENOMEM, "monitored_barrier: no memory");
-    c->monitored++;
+    uint32_t number = ++c->monitored;
     struct op_signature sig = {.kind = CALL_MONITORED_BARRIER};
-    uint64_t record = recorder_begin(&c->job->recorder, c->id, c->name, c->monitored, &sig, 0, 0);
+    uint64_t record = recorder_begin(&c->job->recorder, c->id, c->name, number, &sig, 0, 0);
+    comm_let_in(c);
     if (code == 0)
-        code = c->rank == 0 ? exchange_watch(c, bytes, works, missing, &absent, deadline)
-                            : come(c, bytes, missing, &absent, deadline);
+        code = c->rank == 0 ? exchange_watch(c, number, bytes, works, missing, &absent, deadline)
+                            : come(c, number, bytes, missing, &absent, deadline);
+    comm_keep_out(c);
     if (code == 0 && absent)
-        code = exchange_report(c, missing, absent, (mono_ns() - start) / 1000000);
+        code = exchange_report(c, number, missing, absent, (mono_ns() - start) / 1000000);
     recorder_end(&c->job->recorder, record, code);
     for (size_t i = 0; i < absent && i < room && out; i++)
         out[i] = missing[i];

@@ -317,7 +317,13 @@ static int make_now(dlcoll_comm *c, const struct group_task *t, const dlcoll_gro
     if (!copy)
         return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name((int)t->kind));
     memcpy(copy, t->ranks, (size_t)t->n * sizeof(*copy));
-    return group_make(c, t->id, copy, t->n, t->me, o, t->kind, made, t->group);
+    uint64_t number = ++*made, begun = 0;
+    comm_let_in(c);
+    int code = group_make(c, t->id, copy, t->n, t->me, o, t->kind, &begun, t->group);
+    comm_keep_out(c);
+    if (!begun && *made == number) /* no other rank could see it */
+        --*made;
+    return code;
 }
 
 /* ranks NULL: all n of them. */

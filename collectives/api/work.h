@@ -29,6 +29,8 @@ struct dlcoll_work {
     size_t cap_spans;
     void *layouts; /* likewise */
     size_t cap_layouts;
+    void (*notify)(void *arg); /* when it is done; NULL: nobody asked */
+    void *notify_arg;
     bool persistent; /* dlcoll_start() begins it */
     bool device;     /* on a stream: complete when the event is */
     void *event;     /* kept with the handle */

@@ -350,6 +350,172 @@ START_TEST(what_blocks_one_thread_does_not_block_another)
 }
 END_TEST
 
+/* While a thread of rank 0 is in `call`, which ends when rank 1 has had a message, another one
+ * makes a group with rank 1, begins an all_reduce, and sends that message. */
+static void others_go_on(dlcoll_comm *comm, void *(*call)(void *), const char *name)
+{
+    struct one waiting = {.comm = comm};
+    dlcoll_opts one = with_tag(1);
+    dlcoll_work *work;
+    dlcoll_comm *group;
+    const int both[2] = {0, 1};
+    int32_t x = 5, sum = 0;
+    if (dlcoll_rank(comm) == 0) {
+        start(&waiting, call);
+        while (!is_under_way(comm, name))
+            sched_yield();
+        THREAD_OK(dlcoll_comm_new_group(comm, both, 2, &group, NULL));
+        THREAD_OK(dlcoll_all_reduce(&x, &sum, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, &work));
+        THREAD_OK(dlcoll_send(&x, 1, DLCOLL_I32, 1, comm, &one, NULL));
+        THREAD_OK(dlcoll_wait(work));
+        dlcoll_work_free(work);
+        pthread_join(waiting.thread, NULL);
+    } else {
+        THREAD_OK(dlcoll_comm_new_group(comm, both, 2, &group, NULL));
+        THREAD_OK(dlcoll_recv(&x, 1, DLCOLL_I32, 0, comm, &one, NULL));
+        call(&waiting);
+        THREAD_OK(dlcoll_all_reduce(&x, &sum, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, NULL));
+    }
+    THREAD_EXPECT(sum == 10, "%d", sum);
+    THREAD_OK(dlcoll_barrier(group, NULL, NULL));
+    dlcoll_destroy(group);
+}
+
+static void *in_a_monitored_barrier(void *arg)
+{
+    dlcoll_comm *comm = ((struct one *)arg)->comm;
+    THREAD_OK(dlcoll_monitored_barrier(comm, NULL, NULL, NULL));
+    return NULL;
+}
+
+static void *in_a_gather_of_neighbors(void *arg)
+{
+    dlcoll_comm *comm = ((struct one *)arg)->comm;
+    int other = 1 - dlcoll_rank(comm);
+    dlcoll_graph g = DLCOLL_GRAPH_INIT;
+    int32_t x = dlcoll_rank(comm) + 40, y = 0;
+    g.nsources = g.ndests = 1;
+    g.sources = g.dests = &other;
+    THREAD_OK(dlcoll_neighbor_all_gather(&x, &y, 1, DLCOLL_I32, &g, comm, NULL, NULL));
+    THREAD_EXPECT(y == other + 40, "%d", y);
+    return NULL;
+}
+
+static void each_call(dlcoll_comm *comm, void *arg)
+{
+    (void)arg;
+    others_go_on(comm, in_a_barrier, "barrier");
+    others_go_on(comm, in_a_monitored_barrier, "monitored_barrier");
+    others_go_on(comm, in_a_gather_of_neighbors, "neighbor_all_gather");
+}
+
+START_TEST(what_waits_for_ranks_keeps_no_thread_out)
+{
+    thread_ranks_run_with(2, each_call, NULL, DLCOLL_THREAD_MULTIPLE);
+}
+END_TEST
+
+/* Threads make groups of the same ranks and of others at once. */
+static void *make_groups(void *arg)
+{
+    struct one *one = arg;
+    dlcoll_comm *comm = one->comm, *group;
+    const int pairs[3][2] = {{0, 1}, {1, 2}, {2, 0}};
+    int me = dlcoll_rank(comm);
+    for (int k = 0; k < 6; k++) {
+        int32_t x = 1, sum = 0;
+        const int *pair = pairs[one->tag];
+        if (pair[0] != me && pair[1] != me)
+            continue;
+        THREAD_OK(dlcoll_comm_new_group(comm, pair, 2, &group, NULL));
+        THREAD_OK(dlcoll_all_reduce(&x, &sum, 1, DLCOLL_I32, DLCOLL_SUM, group, NULL, NULL));
+        THREAD_EXPECT(sum == 2, "%d", sum);
+        THREAD_OK(dlcoll_finalize(group));
+        dlcoll_destroy(group);
+    }
+    return NULL;
+}
+
+static void groups_at_once(dlcoll_comm *comm, void *arg)
+{
+    struct one ones[3];
+    (void)arg;
+    for (int t = 0; t < 3; t++) { /* each rank in another order */
+        ones[t] = (struct one){.comm = comm, .tag = (t + dlcoll_rank(comm)) % 3};
+        start(&ones[t], make_groups);
+    }
+    for (int t = 0; t < 3; t++)
+        pthread_join(ones[t].thread, NULL);
+}
+
+START_TEST(threads_make_groups_in_any_order)
+{
+    thread_ranks_run_with(3, groups_at_once, NULL, DLCOLL_THREAD_MULTIPLE);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------------
+ * notices */
+
+static void count(void *arg)
+{
+    atomic_fetch_add((_Atomic int *)arg, 1);
+}
+
+static void await_count(_Atomic int *n, int want)
+{
+    while (atomic_load(n) < want)
+        sched_yield();
+    THREAD_EXPECT(atomic_load(n) == want, "%d notices, not %d", atomic_load(n), want);
+}
+
+static void notices(dlcoll_comm *comm, void *arg)
+{
+    static _Atomic int seen[2];
+    int me = dlcoll_rank(comm);
+    _Atomic int *n = &seen[me];
+    int32_t x = 1, y = 0;
+    dlcoll_work *w;
+    dlcoll_opts one = with_tag(1);
+    (void)arg;
+    atomic_store(n, 0);
+    /* one that nobody waits for, one whose handle is gone */
+    THREAD_OK(dlcoll_all_reduce(&x, &y, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, &w));
+    THREAD_OK(dlcoll_notify(w, count, n));
+    await_count(n, 1);
+    THREAD_EXPECT(dlcoll_test(w) == 0 && y == 2, "%d", y);
+    THREAD_OK(dlcoll_notify(w, count, n)); /* complete already */
+    await_count(n, 2);
+    dlcoll_work_free(w);
+    THREAD_OK(dlcoll_recv(&y, 1, DLCOLL_I32, 1 - me, comm, &one, &w));
+    THREAD_OK(dlcoll_notify(w, count, n));
+    dlcoll_work_free(w);
+    THREAD_OK(dlcoll_send(&x, 1, DLCOLL_I32, 1 - me, comm, &one, NULL));
+    await_count(n, 3);
+    /* one that a waiting thread carries out, and those that the end of the communicator ends */
+    dlcoll_comm *group;
+    THREAD_OK(dlcoll_barrier(comm, NULL, &w));
+    THREAD_OK(dlcoll_notify(w, count, n));
+    THREAD_OK(dlcoll_wait(w));
+    await_count(n, 4);
+    dlcoll_work_free(w);
+    THREAD_OK(dlcoll_comm_dup(comm, &group, NULL, NULL));
+    THREAD_OK(dlcoll_recv(&y, 1, DLCOLL_I32, 1 - me, group, &one, &w));
+    THREAD_OK(dlcoll_notify(w, count, n));
+    int again = dlcoll_notify(w, count, n), null = dlcoll_notify(NULL, count, n);
+    THREAD_EXPECT(again == DLCOLL_ESTATE && null == DLCOLL_EINVAL, "%d %d", again, null);
+    dlcoll_work_free(w);
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL)); /* the other rank has called so far */
+    dlcoll_destroy(group);
+    await_count(n, 5);
+}
+
+START_TEST(a_notice_comes_once)
+{
+    thread_ranks_run_with(2, notices, NULL, _i ? DLCOLL_THREAD_MULTIPLE : 0);
+}
+END_TEST
+
 /* A rank that waits in a receive, and one in a barrier, learn both that the communicator ends. */
 static void *expect_abort(void *arg)
 {
@@ -435,6 +601,9 @@ static Suite *suite(void)
         tcase_add_test(tc, each_message_is_taken_once);
         tcase_add_test(tc, handles_are_awaited_by_another_thread);
         tcase_add_test(tc, what_blocks_one_thread_does_not_block_another);
+        tcase_add_test(tc, what_waits_for_ranks_keeps_no_thread_out);
+        tcase_add_loop_test(tc, threads_make_groups_in_any_order, 0, 4);
+        tcase_add_loop_test(tc, a_notice_comes_once, 0, 2);
         tcase_add_test(tc, an_abort_ends_the_calls_of_all_threads);
     }
     TCase *tc = test_case(s, "options", 20);

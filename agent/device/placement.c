@@ -255,7 +255,7 @@ static int bind_slot(struct placement *p, int slot, struct err *e)
     if (p->kind == TOPO_NUMA) {
         give(p, s, s->numa, s->numa);
     } else if (p->kind == TOPO_SOCKET) {
-        give(p, s, units[0], units[0]);
+        give(p, s, units[place % n], units[place % n]); /* a node may span several */
     } else if (p->kind == TOPO_CACHE) {
         give(p, s, units[place % n], units[place % n]);
         CPU_AND_S(p->topo.set_size, s->cpus, s->cpus, p->topo.unit[TOPO_NUMA][s->numa].cpus);

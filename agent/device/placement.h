@@ -22,7 +22,7 @@ struct placement;
  * BIND_GPU_...: torchrun's rules. Worker i has CUDA's device i of those that `visible` lists (the
  * workers' CUDA_VISIBLE_DEVICES; NULL: all), and runs
  *   NODE       on all CPUs of the NUMA node that the GPU is next to
- *   SOCKET     on all CPUs of that node's socket
+ *   SOCKET     on all CPUs of that node's socket, of its sockets in turn if it spans several
  *   EXCLUSIVE  on cores of that node which are its own: they are divided among the GPUs there, the
  *              remainder going to the first; -EINVAL when there are too few
  *   COMPLEX    on the cores of that node that share one last-level cache, a different one for each

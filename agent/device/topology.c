@@ -161,6 +161,42 @@ static void find_units(struct topology *t, const struct hwloc *h, enum topo_kind
     }
 }
 
+static bool overlap(const cpu_set_t *a, const cpu_set_t *b, size_t size)
+{
+    const unsigned long *x = (const unsigned long *)a, *y = (const unsigned long *)b;
+    for (size_t i = 0; i < size / sizeof(*x); i++) {
+        if (x[i] & y[i])
+            return true;
+    }
+    return false;
+}
+
+/* Memory of another kind (HBM, of a GPU, behind CXL) is a NUMA node over CPUs that have a node
+ * already. Of nodes over the same CPUs the one with fewest CPUs stands for them, of equal ones the
+ * first, so that each CPU has one node. */
+static void drop_further_nodes(struct topology *t)
+{
+    struct topo_unit *all = t->unit[TOPO_NUMA];
+    int n = t->n[TOPO_NUMA], kept = 0;
+    bool *drop = xcalloc((size_t)n + 1, sizeof(*drop));
+    for (int i = 0; i < n; i++) {
+        int mine = CPU_COUNT_S(t->set_size, all[i].cpus);
+        for (int k = 0; k < n && !drop[i]; k++) {
+            int theirs = CPU_COUNT_S(t->set_size, all[k].cpus);
+            bool stands = theirs < mine || (theirs == mine && k < i);
+            drop[i] = k != i && stands && overlap(all[i].cpus, all[k].cpus, t->set_size);
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        if (drop[i])
+            free(all[i].cpus);
+        else
+            all[kept++] = all[i];
+    }
+    t->n[TOPO_NUMA] = kept;
+    free(drop);
+}
+
 /* Returns the last level of cache, which a core complex shares. */
 static int cache_depth(const struct hwloc *h)
 {
@@ -197,6 +233,7 @@ static void find_all_units(struct topology *t, const struct hwloc *h)
                      h->get_nbobjs_by_depth(h->topo, depths[kind]) > 0;
         find_units(t, h, (enum topo_kind)kind, known ? depths[kind] : fallback);
     }
+    drop_further_nodes(t);
 }
 
 /* ---------------------------------------------------------------------------------- PCI devices */

@@ -38,7 +38,7 @@ struct topo_nic {
 struct topology {
     bool this_system;
     size_t set_size;                    /* size of every CPU set, bytes */
-    struct topo_unit *unit[TOPO_KINDS]; /* in the order of the machine */
+    struct topo_unit *unit[TOPO_KINDS]; /* in the order of the machine; no CPU in two of a kind */
     int n[TOPO_KINDS];                  /* never 0: the whole machine if nothing is known */
     struct topo_pci *gpus;              /* NVIDIA's, in the order of their addresses */
     int ngpus;

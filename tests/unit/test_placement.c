@@ -88,6 +88,21 @@ START_TEST(numa_nodes)
 }
 END_TEST
 
+/* Memory of another kind is a NUMA node of its own, over CPUs that have one. */
+START_TEST(nodes_over_the_same_cpus)
+{
+    static const char hbm[] = "pack:2 [numa] [numa] core:4 pu:1";
+    EXPECT(hbm, BIND_GPU_EXCLUSIVE, "cores 0-1 (CPUs 0-1)", "cores 2-3 (CPUs 2-3)",
+           "cores 4-5 (CPUs 4-5)", "cores 6-7 (CPUs 6-7)");
+    EXPECT(hbm, BIND_NUMA, "NUMA node 0 (CPUs 0-3)", "NUMA node 2 (CPUs 4-7)");
+    static const char cxl[] = "[numa] pack:2 [numa] core:2 pu:1";
+    EXPECT(cxl, BIND_GPU_EXCLUSIVE, "cores 0-1 (CPUs 0-1)", "cores 2-3 (CPUs 2-3)");
+    EXPECT(cxl, BIND_GPU_NODE, "NUMA node 0 (CPUs 0-1)", "NUMA node 1 (CPUs 2-3)");
+    static const char wide[] = "[numa] pack:2 core:2 pu:1"; /* one node over two sockets */
+    EXPECT(wide, BIND_GPU_SOCKET, "socket 0 (CPUs 0-1)", "socket 1 (CPUs 2-3)");
+}
+END_TEST
+
 START_TEST(a_large_machine)
 {
     struct placement *p;
@@ -225,6 +240,15 @@ START_TEST(one_gpu)
     ck_assert_int_lt(placement_new(&p, BIND_GPU_EXCLUSIVE, 9, NULL, &e), 0);
     ck_assert_str_eq(e.msg, "--numa_binding exclusive: NUMA node 0 has 8 cores for 9 workers or "
                             "GPUs");
+}
+END_TEST
+
+/* A GPU between a node of ordinary memory and one of another kind over the same CPUs. */
+START_TEST(one_gpu_and_two_kinds_of_memory)
+{
+    PLACES("1gpu-hbm", BIND_GPU_EXCLUSIVE, "NCCL_SOCKET_IFNAME==enp2s0",
+           {"0 (0000:01:00.0)", "enp2s0", "cores 0-3 (CPUs 0-7)"},
+           {"0 (0000:01:00.0)", "enp2s0", "cores 4-7 (CPUs 8-15)"});
 }
 END_TEST
 
@@ -387,6 +411,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, cores);
     tcase_add_test(tc, numa_nodes);
+    tcase_add_test(tc, nodes_over_the_same_cpus);
     tcase_add_test(tc, a_large_machine);
     tcase_add_test(tc, a_machine_from_a_file);
     tcase_add_test(tc, no_binding);
@@ -397,6 +422,7 @@ static Suite *suite(void)
     tcase_add_test(tc, eight_gpus_on_two_sockets);
     tcase_add_test(tc, four_gpus_on_four_nodes);
     tcase_add_test(tc, one_gpu);
+    tcase_add_test(tc, one_gpu_and_two_kinds_of_memory);
     tcase_add_test(tc, no_gpu);
     tc = test_case(s, "usable", 60);
     tcase_add_test(tc, quotas);

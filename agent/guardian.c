@@ -4,7 +4,8 @@
  *   another child dies               -> it is reaped
  *   agent exits, not clean           -> sweep; its status, 125 for 0
  *   agent killed by a signal         -> sweep; a line; 128+signal
- *   lease over                       -> SIGKILL to all, sweep; a line; 125
+ *   lease over                       -> SIGKILL to all, sweep; a line; 125; also if guardian and
+ *                                       agent are stopped
  *   a sweep that does not end        -> a line for each that is left; 125
  *   SIGTSTP                          -> it stays pending, and the agent is told; when the agent has
  *                                       stopped, we take the signal: we stop as well, unless a
@@ -43,7 +44,8 @@
 #define EXIT_OURS         125
 #define LISTED_MAX        16 /* lines about descendants that do not die */
 #define SIGNALS_AT_ONCE   8
-#define ABANDONED_GRACE_S 0.1 /* for those that the agent has waited for already */
+#define FUSE_NS           100000000u /* from the lease's end to the death of an agent that does nothing */
+#define ABANDONED_GRACE_S 0.1        /* for those that the agent has waited for already */
 
 struct guardian {
     const struct guardian_opts *opts;
@@ -52,6 +54,8 @@ struct guardian {
     int tstp;       /* signalfd; SIGTSTP stays pending, it is not read */
     bool tstp_told; /* the agent has been told of the one that is pending */
     int agent_end;  /* the agent's end of the lifeline, in the agent */
+    timer_t waker;  /* continues this process at the lease's end */
+    bool wakes;     /* there is one */
     int our_end; /* the guardian's end; no other process has it, so it closes when the guardian dies
                   */
     pid_t agent; /* -1 when it has been reaped */
@@ -62,6 +66,30 @@ struct guardian {
 
 /* --------------------------------------------------------------------------------- agent's side */
 
+static void set_timer(timer_t timer, uint64_t at_ns)
+{
+    uint64_t at = at_ns ? at_ns + lease_clock_of_boot() : 0; /* 0: never */
+    const struct itimerspec when = {
+        .it_value = {(time_t)(at / 1000000000u), (long)(at % 1000000000u)}};
+    timer_settime(timer, TIMER_ABSTIME, &when, NULL);
+}
+
+static bool make_timer(timer_t *out, int signo)
+{
+    struct sigevent how = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = signo};
+    return timer_create(CLOCK_BOOTTIME, &how, out) == 0;
+}
+
+/* Sets the fuse as the lease is: again if another thread has changed the lease meanwhile. */
+static void set_fuse(const struct guardian_link *link)
+{
+    uint64_t lease, set = UINT64_MAX;
+    while (link->fused && (lease = atomic_load(&link->page->lease_ns)) != set) {
+        set_timer(link->fuse, lease ? lease + FUSE_NS : 0);
+        set = lease;
+    }
+}
+
 void guardian_set_lease(struct guardian_link *link, uint64_t until_ns)
 {
     uint64_t old = atomic_load(&link->page->lease_ns);
@@ -69,6 +97,7 @@ void guardian_set_lease(struct guardian_link *link, uint64_t until_ns)
         if (old && until_ns && until_ns <= old)
             return;
     } while (!atomic_compare_exchange_weak(&link->page->lease_ns, &old, until_ns));
+    set_fuse(link);
     if (until_ns && old == 0 && send(link->lifeline, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         return; /* full: the guardian is awake. Closed: the reader of the lifeline detects that */
 }
@@ -95,9 +124,12 @@ void guardian_refuse_suspend(struct guardian_link *link)
 void guardian_extend_lease(struct guardian_link *link, uint64_t until_ns)
 {
     uint64_t old = atomic_load(&link->page->lease_ns);
-    while (old && old < until_ns &&
-           !atomic_compare_exchange_weak(&link->page->lease_ns, &old, until_ns))
-        ;
+    while (old && old < until_ns) {
+        if (!atomic_compare_exchange_weak(&link->page->lease_ns, &old, until_ns))
+            continue;
+        set_fuse(link);
+        return;
+    }
 }
 
 bool guardian_set_path(char field[256], const char *path)
@@ -139,6 +171,7 @@ static void agent_process(struct guardian *g, int (*agent_main)(void *, struct g
     prctl(PR_SET_NAME, "dl-agent");
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_PDEATHSIG, SIGCONT); /* a stopped agent could not detect the end of the lifeline */
+    link->fused = make_timer(&link->fuse, SIGKILL);
     sigemptyset(&forwarded);
     for (const int *sig = g->opts->forward_signals; *sig; sig++)
         sigaddset(&forwarded, *sig);
@@ -217,6 +250,8 @@ static int prepare(struct guardian *g, struct guardian_link *link, struct err *e
     *link = (struct guardian_link){.lifeline = -1, .guardian = getpid(), .page = g->page};
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     note_other_children(g);
+    lease_clock_of_boot(); /* the same in both processes */
+    g->wakes = make_timer(&g->waker, SIGCONT);
     return g->opts->isolation == ISOLATE_PIDNS ? pidns_prepare(e) : 0;
 }
 
@@ -327,8 +362,10 @@ static void read_signals(struct guardian *g)
 {
     struct signalfd_siginfo si[SIGNALS_AT_ONCE];
     ssize_t n = read(g->signals, si, sizeof(si));
-    for (ssize_t i = 0; i < n / (ssize_t)sizeof(si[0]); i++)
-        handle_signal(g, (int)si[i].ssi_signo);
+    for (ssize_t i = 0; i < n / (ssize_t)sizeof(si[0]); i++) {
+        if (si[i].ssi_code != SI_TIMER) /* our own, to wake up */
+            handle_signal(g, (int)si[i].ssi_signo);
+    }
 }
 
 static void on_tstp(struct guardian *g)
@@ -347,13 +384,16 @@ static void on_tstp(struct guardian *g)
 static void supervise(struct guardian *g)
 {
     struct pollfd fds[3] = {{g->signals, POLLIN, 0}, {g->our_end, POLLIN, 0}, {-1, POLLIN, 0}};
+    uint64_t set = 0; /* what the waker is set to */
     while (g->agent > 0) {
         fds[2].fd = g->tstp_told ? -1 : g->tstp;
-        uint64_t lease = atomic_load(&g->page->lease_ns), now = lease ? mono_ns() : 0;
+        uint64_t lease = atomic_load(&g->page->lease_ns), now = lease ? lease_clock_ns() : 0;
         if (lease && now >= lease) {
             look_at_agent(g); /* it may have ended in time */
             return;
         }
+        if (g->wakes && lease != set)
+            set_timer(g->waker, set = lease);
         struct timespec left = {(time_t)((lease - now) / 1000000000u),
                                 (long)((lease - now) % 1000000000u)};
         if (ppoll(fds, 3, lease ? &left : NULL, NULL) <= 0)
@@ -440,12 +480,14 @@ static int guardian_finish(struct guardian *g, pid_t agent)
     bool gone = g->agent < 0, exited = gone && g->exit.si_code == CLD_EXITED, all;
     if (exited && atomic_load(&g->page->clean) && nothing_is_left(g))
         return g->exit.si_status;
-    block_all_signals(); /* nothing may be left by half */
+    uint64_t lease = atomic_load(&g->page->lease_ns);
+    bool over = lease && lease_clock_ns() >= lease; /* then the agent died of its fuse */
+    block_all_signals();                            /* nothing may be left by half */
     log_set_patience(LOG_LAST_WORDS_MS);
     unsigned ended = end_everything(g, agent, &all);
     int status = EXIT_OURS;
     const char *plural = ended == 1 ? "process" : "processes";
-    if (!gone) {
+    if (!gone || (!exited && over)) {
         log_error("the lease of this node ran out; ended %u %s", ended, plural);
     } else if (!exited) {
         const char *name = sigabbrev_np(g->exit.si_status);

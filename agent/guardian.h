@@ -18,14 +18,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <time.h>
 
 #include "agent/base/job_spec.h"
 
 /* Shared by guardian and agent (MAP_SHARED, anonymous). The agent writes, the guardian reads. The
  * strings and the lease are set with the functions below. */
 struct guardian_page {
-    _Atomic uint64_t lease_ns; /* workers may live until then (CLOCK_MONOTONIC); 0: without limit */
-    _Atomic uint32_t clean;    /* 1: the agent has ended every worker itself */
+    _Atomic uint64_t
+        lease_ns;           /* workers may live until then (lease_clock_ns()); 0: without limit */
+    _Atomic uint32_t clean; /* 1: the agent has ended every worker itself */
     _Atomic uint32_t abandoned; /* 1: some did not die, and the agent has named them */
     _Atomic uint32_t nworkers;  /* workers started and not yet reaped, for messages */
     _Atomic uint32_t suspended; /* 1: the agent stops, or is stopped, by guardian_suspend() */
@@ -39,6 +41,8 @@ struct guardian_link {
                        everything with sweep_run() and exits */
     pid_t guardian; /* the guardian's pid as getppid() shows it (0 under ISOLATE_PIDNS) */
     struct guardian_page *page;
+    timer_t fuse; /* a timer of the agent, which kills it soon after the lease's end; see below */
+    bool fused;   /* there is one */
 };
 
 struct guardian_opts {
@@ -69,7 +73,16 @@ struct guardian_opts {
 int guardian_run(const struct guardian_opts *opts,
                  int (*agent_main)(void *arg, struct guardian_link *), void *arg);
 
-/* For the agent: the workers may live until `until_ns` of CLOCK_MONOTONIC (0: without limit), or
+/* Leases. When the lease has run out, the guardian ends everything. That must not fail because
+ * somebody has stopped guardian and agent, while the workers run on: the other nodes begin the next
+ * round then. So the kernel helps. A timer of the guardian sends SIGCONT to it at the lease's end.
+ * A timer of the agent, which every renewal moves on, sends SIGKILL to it a moment later, and with
+ * the agent its workers die (PDEATHSIG). That is for what SIGCONT does not continue, a debugger or
+ * a frozen cgroup: there, what the workers have started themselves ends when the guardian runs
+ * again; under ISOLATE_PIDNS the same is true of the workers, since the first process of a PID
+ * namespace does not die of its own timer. */
+
+/* For the agent: the workers may live until `until_ns` of lease_clock_ns() (0: without limit), or
  * longer if an earlier call said so. Wakes the guardian when it has to look again. */
 void guardian_set_lease(struct guardian_link *link, uint64_t until_ns);
 

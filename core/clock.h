@@ -17,6 +17,13 @@ static inline uint64_t mono_ns(void)
     return clock_ns(CLOCK_MONOTONIC);
 }
 
+/* The clock of leases, and of the silence of others: mono_ns() until the host sleeps for the first
+ * time after the first call in this process or, before a fork, its parent, and then ahead of it by
+ * the time asleep, which counts for the other hosts. Any thread. */
+uint64_t lease_clock_ns(void);
+/* What is to be added to a time of that clock to get CLOCK_BOOTTIME. */
+uint64_t lease_clock_of_boot(void);
+
 static inline uint64_t wall_ns(void)
 {
     return clock_ns(CLOCK_REALTIME);

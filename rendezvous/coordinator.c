@@ -118,7 +118,7 @@ static void end_beats(struct caller *k)
         return;
     beats_drop(k->coordinator->beats, k->beat, &news);
     k->beat = -1;
-    tell_beat(k, &news, uv_hrtime());
+    tell_beat(k, &news, lease_clock_ns());
 }
 
 static void look_at_beats(struct coordinator *c, uint64_t now)
@@ -137,7 +137,7 @@ static void look_at_beats(struct coordinator *c, uint64_t now)
 
 void coordinator_look_at_beats(struct coordinator *c)
 {
-    look_at_beats(c, uv_hrtime());
+    look_at_beats(c, lease_clock_ns());
     link_hub_wake(c->hub);
 }
 
@@ -180,7 +180,7 @@ static void turn_away(struct caller *k, const char *text)
     link_send_buf(k->link, &b);
     link_refuse(k->link);
     if (!k->unwelcome) /* else it has been said already, by the endpoint */
-        rdzv_state_turned_away(c->state, k->peer.addr, text, uv_hrtime());
+        rdzv_state_turned_away(c->state, k->peer.addr, text, lease_clock_ns());
     free_caller(k);
 }
 
@@ -205,7 +205,7 @@ static void coordinator_drop(struct caller *k, const char *why)
         link_close(k->link);
     end_beats(k);
     if (k->said_hello)
-        rdzv_state_closed(c->state, k->slot, RDZV_END_BROKEN, uv_hrtime());
+        rdzv_state_closed(c->state, k->slot, RDZV_END_BROKEN, lease_clock_ns());
     free_caller(k);
 }
 
@@ -326,7 +326,7 @@ static void on_hello(struct caller *k, struct rd *body)
     k->coordinator->events_due = true;
     k->id = h.id;
     link_set_frame_max(k->link, RDZV_FRAME_MAX);
-    rdzv_state_hello(k->coordinator->state, k->slot, &h, &k->peer, uv_hrtime());
+    rdzv_state_hello(k->coordinator->state, k->slot, &h, &k->peer, lease_clock_ns());
 }
 
 static void on_relay(struct caller *k, struct rd *body)
@@ -436,7 +436,7 @@ static void on_events(struct caller *k, struct rd *body)
 {
     struct coordinator *c = k->coordinator;
     struct event e;
-    uint64_t sent, now = uv_hrtime(), wall = wall_ns();
+    uint64_t sent, now = lease_clock_ns(), wall = wall_ns();
     int n;
     bool good = rdzv_get_events(body, &sent, &n);
     for (; good && n > 0; n--) {
@@ -470,7 +470,7 @@ static void send_events(struct caller *k)
 {
     struct buf b = BUF_INIT;
     while (k->wants_events &&
-           rdzv_put_events(&b, uv_hrtime(), &k->coordinator->log->job, &k->events_at)) {
+           rdzv_put_events(&b, lease_clock_ns(), &k->coordinator->log->job, &k->events_at)) {
         link_send_buf(k->link, &b);
         b = (struct buf)BUF_INIT;
     }
@@ -501,7 +501,7 @@ static void on_request(struct caller *k, struct rd *body)
         return;
     }
     if (request.kind == REQUEST_RESTART) {
-        rdzv_state_restart(c->state, request.text, uv_hrtime());
+        rdzv_state_restart(c->state, request.text, lease_clock_ns());
         return;
     }
     request.from = k->id;
@@ -767,7 +767,7 @@ static void coordinator_on_frame(struct link *l, uint8_t type, struct rd body)
     else if (k->said_hello && type == RDZV_MSG_OUTPUT)
         on_output(k, &body);
     else if (k->said_hello && type == RDZV_MSG_STATUS && rdzv_get_status(&body, &st))
-        rdzv_state_status(k->coordinator->state, k->slot, &st, uv_hrtime());
+        rdzv_state_status(k->coordinator->state, k->slot, &st, lease_clock_ns());
     else
         coordinator_drop(k, "malformed message");
 }
@@ -784,7 +784,7 @@ static void coordinator_on_end(struct link *l, enum rdzv_end how, const char *wh
         how = RDZV_END_BROKEN;
     end_beats(k);
     if (k->said_hello)
-        rdzv_state_closed(c->state, k->slot, how, uv_hrtime());
+        rdzv_state_closed(c->state, k->slot, how, lease_clock_ns());
     free_caller(k);
     link_hub_wake(c->hub);
 }
@@ -865,7 +865,7 @@ static void arbiter_joins(struct coordinator *c, const char *name, uint64_t now)
 
 void coordinator_hear_arbiter(struct coordinator *c, const char *name, uint64_t since_ns)
 {
-    uint64_t now = uv_hrtime();
+    uint64_t now = lease_clock_ns();
     if (c->closing || coordinator_ended(c))
         return;
     if (!c->arbiter)
@@ -954,7 +954,7 @@ static void act_on_arbiter(struct coordinator *c, const struct rdzv_action *a)
         return;
     c->arbiter = NULL;
     if (over)
-        rdzv_state_closed(c->state, k->slot, RDZV_END_CLOSED, uv_hrtime());
+        rdzv_state_closed(c->state, k->slot, RDZV_END_CLOSED, lease_clock_ns());
     free_caller(k);
 }
 
@@ -1023,7 +1023,7 @@ static void act(struct coordinator *c, const struct rdzv_action *a)
 static void coordinator_on_timer(uv_timer_t *timer)
 {
     struct coordinator *c = container_of(timer, struct coordinator, timer);
-    uint64_t now = uv_hrtime();
+    uint64_t now = lease_clock_ns();
     c->timer_at = UINT64_MAX;
     look_at_beats(c, now); /* the clock was read before: see beat.h */
     rdzv_state_tick(c->state, now);
@@ -1046,7 +1046,7 @@ static void coordinator_set_timer(struct coordinator *c, uint64_t now)
 void coordinator_advance(struct coordinator *c)
 {
     struct rdzv_action a;
-    uint64_t now = uv_hrtime();
+    uint64_t now = lease_clock_ns();
     while (!c->closing && rdzv_state_next(c->state, &a, now))
         act(c, &a);
     if (c->closing)
@@ -1063,7 +1063,7 @@ static uint64_t draw(void)
 {
     uint64_t random = 0;
     if (uv_random(NULL, NULL, &random, sizeof(random), 0, NULL) < 0)
-        random = uv_hrtime() ^ (uint64_t)getpid() << 20;
+        random = lease_clock_ns() ^ (uint64_t)getpid() << 20;
     return random;
 }
 
@@ -1099,9 +1099,9 @@ struct coordinator *coordinator_new(struct link_hub *hub, struct beats *beats,
     if (electorate) {
         struct rdzv_electorate e = *electorate;
         e.random = draw();
-        c->state = rdzv_state_stand(&c->rules, &e, uv_hrtime());
+        c->state = rdzv_state_stand(&c->rules, &e, lease_clock_ns());
     } else {
-        c->state = rdzv_state_new(&c->rules, rdzv_epoch(1, draw()), uv_hrtime());
+        c->state = rdzv_state_new(&c->rules, rdzv_epoch(1, draw()), lease_clock_ns());
     }
     link_hub_wake(hub);
     return c;

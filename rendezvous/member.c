@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
@@ -72,7 +73,7 @@ static void end_beats(struct member *m)
         return;
     beats_drop(m->beats, m->beat, &news);
     m->beat = -1;
-    member_state_beat(m->state, news.heard_ns, news.lease_ns, news.lag_ms, uv_hrtime());
+    member_state_beat(m->state, news.heard_ns, news.lease_ns, news.lag_ms, lease_clock_ns());
 }
 
 void member_take_beat(struct member *m, int beat)
@@ -88,7 +89,7 @@ void member_take_beat(struct member *m, int beat)
 
 void member_look_at_beats(struct member *m)
 {
-    uint64_t now = uv_hrtime();
+    uint64_t now = lease_clock_ns();
     struct beat_news news;
     if (m->beats && m->local && m->link) {
         member_state_beat(m->state, now, beats_own_lease(m->beats), 0, now);
@@ -143,7 +144,7 @@ static void lose_link(struct member *m, enum rdzv_end how, const char *why)
     m->link = NULL;
     buf_fini(&m->held);
     outbox_again(&m->outbox);
-    member_state_disconnected(m->state, how, why, uv_hrtime());
+    member_state_disconnected(m->state, how, why, lease_clock_ns());
     link_hub_wake(m->hub);
 }
 
@@ -237,7 +238,7 @@ static void member_exchange_events(struct member *m)
         m->asked_for_events = true;
     }
     for (b = (struct buf)BUF_INIT;
-         log->send && rdzv_put_events(&b, uv_hrtime(), &log->own, &m->events_at);
+         log->send && rdzv_put_events(&b, lease_clock_ns(), &log->own, &m->events_at);
          b = (struct buf)BUF_INIT)
         link_send_buf(m->link, &b);
 }
@@ -302,7 +303,7 @@ static void on_branch(struct member *m, struct rdzv_branch *place)
 
 static void member_view(struct member *m, const struct rdzv_view *view)
 {
-    member_state_view(m->state, view, uv_hrtime());
+    member_state_view(m->state, view, lease_clock_ns());
     m->dead_ms = view->dead_ms;
     if (member_state_joined(m->state))
         begin_beats(m);
@@ -422,7 +423,7 @@ static void reset_gather(struct member *m, struct generation gen, int node)
 
 static bool on_message(struct member *m, uint8_t type, struct rd *body)
 {
-    uint64_t now = uv_hrtime();
+    uint64_t now = lease_clock_ns();
     struct rd whole = *body;
     struct rdzv_view view;
     struct rdzv_result result;
@@ -555,14 +556,14 @@ void member_attach(struct member *m, int fd, bool local, struct auth *auth)
     m->gather.sent = m->shows_own = false;
     m->events_at = 0;
     link_set_frame_max(m->link, RDZV_FRAME_MAX);
-    member_state_connected(m->state, uv_hrtime());
+    member_state_connected(m->state, lease_clock_ns());
     link_hub_wake(m->hub);
 }
 
 void member_unreachable(struct member *m, bool refused, const char *why)
 {
     m->wanted = false;
-    member_state_unreachable(m->state, refused, why, uv_hrtime());
+    member_state_unreachable(m->state, refused, why, lease_clock_ns());
     link_hub_wake(m->hub);
 }
 
@@ -644,7 +645,7 @@ static void member_on_timer(uv_timer_t *timer)
     struct member *m = container_of(timer, struct member, timer);
     m->timer_at = UINT64_MAX;
     member_look_at_beats(m);
-    member_state_tick(m->state, uv_hrtime());
+    member_state_tick(m->state, lease_clock_ns());
     link_hub_wake(m->hub);
 }
 
@@ -663,14 +664,14 @@ static void member_set_timer(struct member *m, uint64_t now)
 void member_advance(struct member *m)
 {
     struct member_action a;
-    while (!m->closing && member_state_next(m->state, &a, uv_hrtime()))
+    while (!m->closing && member_state_next(m->state, &a, lease_clock_ns()))
         act(m, &a);
     if (m->closing)
         return;
     member_exchange_events(m);
     send_gather(m);
     send_output(m, false);
-    member_set_timer(m, uv_hrtime());
+    member_set_timer(m, lease_clock_ns());
     if (member_state_wants_link(m->state) && !m->link && !m->wanted) {
         m->wanted = true;
         m->events.on_wants_link(m->events.arg);
@@ -695,7 +696,7 @@ struct member *member_new(struct link_hub *hub, struct beats *beats,
     outbox_init(&m->outbox);
     m->timer_at = UINT64_MAX;
     m->dead_ms = (uint32_t)(rules->dead_ns / 1000000);
-    m->state = member_state_new(rules, uv_hrtime());
+    m->state = member_state_new(rules, lease_clock_ns());
     uvx_scope_init(&m->scope, hub->loop);
     uv_timer_init(hub->loop, &m->timer);
     uvx_own(&m->scope, &m->timer);

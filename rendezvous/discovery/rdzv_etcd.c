@@ -383,7 +383,7 @@ static int renew_key(struct rdzv_discovery *f, struct err *e)
 static void etcd_keep(struct rdzv_discovery *f)
 {
     struct err e = ERR_INIT;
-    f->kept_ns = mono_ns();
+    f->kept_ns = lease_clock_ns();
     f->found = false;
     int rc = f->etcd->line ? renew_key(f, &e) : get_key(f, &e);
     f->kept = rc == 1;

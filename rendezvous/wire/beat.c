@@ -146,7 +146,7 @@ static bool send_message(struct beats *b, struct beat_link *l, const uint8_t msg
 static void send_beat(struct beats *b, struct beat_link *l)
 {
     uint8_t msg[MSG_LEN];
-    put_message(msg, mono_ns(), l->seen_ns, b->lag_ms, 0);
+    put_message(msg, lease_clock_ns(), l->seen_ns, b->lag_ms, 0);
     if (!send_message(b, l, msg))
         broken(b, l);
 }
@@ -161,13 +161,13 @@ static void extend(struct beats *b, uint64_t from_ns, uint64_t dead_ns)
 static bool take_beat(struct beats *b, struct beat_link *l, uint64_t sent_ns, uint64_t seen_ns)
 {
     uint8_t msg[MSG_LEN];
-    uint64_t now = mono_ns(), before = atomic_load(&l->heard_ns);
+    uint64_t now = lease_clock_ns(), before = atomic_load(&l->heard_ns);
     if (b->stuck)
         return true;
     if (seen_ns <= now && seen_ns > atomic_load(&l->touch_ns))
         atomic_store(&l->touch_ns, seen_ns);
     atomic_store(&l->heard_ns, now);
-    now = mono_ns();
+    now = lease_clock_ns();
     if (atomic_load(&l->state) != LIVE)
         return true;
     bool lease = now < before + l->dead_ns && now < atomic_load(&b->grant_ns);
@@ -179,7 +179,7 @@ static bool take_beat(struct beats *b, struct beat_link *l, uint64_t sent_ns, ui
 static bool take_answer(struct beats *b, struct beat_link *l, uint64_t echo_ns, uint64_t sent_ns,
                         uint32_t flags)
 {
-    uint64_t now = mono_ns();
+    uint64_t now = lease_clock_ns();
     if (echo_ns > now)
         return false;
     l->seen_ns = sent_ns;
@@ -280,7 +280,7 @@ static void beat(struct beats *b, uint64_t now)
         if (atomic_load(&l->state) == LIVE && l->side == BEAT_NODE)
             send_beat(b, l);
     }
-    now = mono_ns();
+    now = lease_clock_ns();
     if (atomic_load(&b->own) && now < atomic_load(&b->grant_ns)) {
         atomic_store(&b->own_lease_ns, now);
         extend(b, now, b->config.dead_ns);
@@ -292,9 +292,9 @@ static void *beats_run(void *arg)
     struct beats *b = arg;
     struct epoll_event ev[EVENTS];
     prctl(PR_SET_NAME, "dlaunch-beat");
-    b->asked_ns = mono_ns();
+    b->asked_ns = lease_clock_ns();
     while (!atomic_load(&b->stop)) {
-        uint64_t now = mono_ns();
+        uint64_t now = lease_clock_ns();
         if (now >= b->next_ns) {
             beat(b, now);
             b->next_ns = now + b->every_ns;
@@ -371,7 +371,7 @@ int beats_add(struct beats *b, enum beat_side side, int fd, struct tls *tls, uin
     l->in_len = l->out_len = 0;
     if (tls)
         tls_keep_buffers(tls);
-    atomic_store(&l->heard_ns, mono_ns());
+    atomic_store(&l->heard_ns, lease_clock_ns());
     atomic_store(&l->touch_ns, 0);
     atomic_store(&l->lease_ns, 0);
     atomic_store(&l->lag_ms, 0);

@@ -40,7 +40,7 @@ struct beats_config {
     uint64_t heartbeat_ns, dead_ns;
     /* Called on the loop, at least twice in a heartbeat interval: there may be news. */
     void (*on_turn)(void *arg);
-    /* Called on the thread: the workers of this node may live until then (CLOCK_MONOTONIC ns). Must
+    /* Called on the thread: the workers of this node may live until then (lease_clock_ns()). Must
      * neither allocate nor lock. NULL: not wanted. */
     void (*on_lease)(void *arg, uint64_t until_ns);
     void *arg;       /* of on_turn */

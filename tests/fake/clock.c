@@ -1,4 +1,5 @@
-/* A wall clock that is FAKE_CLOCK_AHEAD seconds ahead, for LD_PRELOAD. */
+/* For LD_PRELOAD: a wall clock that is FAKE_CLOCK_AHEAD seconds ahead, and a host that has slept
+ * for a minute once the file FAKE_CLOCK_SLEPT exists. */
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -10,5 +11,8 @@ __attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct ti
     const char *ahead = getenv("FAKE_CLOCK_AHEAD");
     if (r == 0 && id == CLOCK_REALTIME && ahead)
         t->tv_sec += atoi(ahead);
+    const char *slept = getenv("FAKE_CLOCK_SLEPT");
+    if (r == 0 && id == CLOCK_BOOTTIME && slept && access(slept, F_OK) == 0)
+        t->tv_sec += 60;
     return r;
 }

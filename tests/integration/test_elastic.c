@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -15,22 +16,62 @@
 
 /* --------------------------------------------------------------------------- lost, and replaced */
 
-/* Three nodes of which one is lost: the launcher, its agent, by a freeze. The others go on. */
-static void lose_one(const char *name, int how)
+enum loss { GUARDIAN_KILLED, AGENT_KILLED, AGENT_STOPPED, BOTH_STOPPED, BOTH_TRACED };
+
+/* A debugger halts the process, all its threads; SIGCONT does not continue it. */
+static void halt(pid_t pid)
 {
+    glob_t tasks;
+    ck_assert_int_eq(glob(test_text("/proc/%d/task/*", pid), 0, NULL, &tasks), 0);
+    for (size_t i = 0; i < tasks.gl_pathc; i++) {
+        pid_t tid = atoi(strrchr(tasks.gl_pathv[i], '/') + 1);
+        ck_assert_int_eq(ptrace(PTRACE_SEIZE, tid, NULL, NULL), 0);
+        ck_assert_int_eq(ptrace(PTRACE_INTERRUPT, tid, NULL, NULL), 0);
+    }
+    globfree(&tasks);
+}
+
+static void lose(pid_t guardian, pid_t agent, enum loss how)
+{
+    if (how == BOTH_STOPPED)
+        kill(guardian, SIGSTOP);
+    if (how == BOTH_TRACED)
+        halt(guardian);
+    if (how == AGENT_STOPPED || how == BOTH_STOPPED)
+        kill(agent, SIGSTOP);
+    if (how == BOTH_TRACED)
+        halt(agent);
+    if (how == GUARDIAN_KILLED || how == AGENT_KILLED)
+        kill(how == GUARDIAN_KILLED ? guardian : agent, SIGKILL);
+}
+
+/* A process that is only waited for has ended. */
+static bool has_ended(void *pid)
+{
+    char *path = test_text("/proc/%d/stat", *(pid_t *)pid);
+    return access(path, R_OK) < 0 || strstr(text_of_file(path), ") Z ");
+}
+
+/* Three nodes of which one is lost: its guardian, its agent, or by a freeze. The others go on, and
+ * no worker of the lost one runs beside their next round. */
+static void lose_one(const char *name, enum loss how)
+{
+    pid_t workers[2];
     struct nodes c;
     nodes_begin(&c, name);
     for (int i = 0; i < 3; i++)
         nodes_add(&c, "--nnodes 2:3", "env WORLD_SIZE wait %T/go");
     wait_lines(c.up, 6, 20);
     uint64_t start = mono_ns();
-    if (how == SIGSTOP)
-        kill(agent_of(&c.p[2]), SIGSTOP);
-    else if (how == SIGKILL)
-        kill(agent_of(&c.p[2]), SIGKILL);
-    else
-        proc_kill(&c.p[2], SIGKILL); /* its guardian */
+    pid_t agent = agent_of(&c.p[2]);
+    char *children = text_of_file(test_text("/proc/%d/task/%d/children", agent, agent));
+    ck_assert_int_eq(sscanf(children, "%d %d", &workers[0], &workers[1]), 2);
+    lose(c.p[2].pid, agent, how);
     wait_lines(c.up, 10, 20);
+    for (int i = 0; i < 2; i++)
+        wait_until(has_ended, &workers[i], 0.5, "the end of a worker of the lost node");
+    if (how == BOTH_TRACED)
+        ck_assert_int_eq(ptrace(PTRACE_DETACH, c.p[2].pid, NULL, NULL), 0);
     printf("%s: %.0f ms to the next round\n", name, (double)(mono_ns() - start) / 1e6);
     write_file(tmppath("go"), "");
     nodes_expect(&c, 0, 0);
@@ -39,7 +80,7 @@ static void lose_one(const char *name, int how)
     expect_text(c.p[1].err, "was lost");
     expect_text(c.p[1].out, "WORLD_SIZE=6\n");
     expect_text(c.p[1].out, "WORLD_SIZE=4\n");
-    if (how == SIGSTOP) {
+    if (how >= AGENT_STOPPED) {
         nodes_expect(&c, 2, 125);
         expect_text(c.p[2].err, "the lease of this node ran out");
     }
@@ -49,14 +90,21 @@ static void lose_one(const char *name, int how)
 
 START_TEST(job_continues_without_a_killed_launcher)
 {
-    lose_one("killed-guardian", 0);
-    lose_one("killed-agent", SIGKILL);
+    lose_one("killed-guardian", GUARDIAN_KILLED);
+    lose_one("killed-agent", AGENT_KILLED);
 }
 END_TEST
 
 START_TEST(a_frozen_agents_workers_are_ended_by_its_guardian)
 {
-    lose_one("frozen-agent", SIGSTOP);
+    lose_one("frozen-agent", AGENT_STOPPED);
+}
+END_TEST
+
+START_TEST(a_frozen_launchers_workers_end_by_timers_of_the_kernel)
+{
+    lose_one("frozen-launcher", BOTH_STOPPED);
+    lose_one("traced-launcher", BOTH_TRACED);
 }
 END_TEST
 
@@ -213,6 +261,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "elastic", 90);
     tcase_add_test(tc, job_continues_without_a_killed_launcher);
     tcase_add_test(tc, a_frozen_agents_workers_are_ended_by_its_guardian);
+    tcase_add_test(tc, a_frozen_launchers_workers_end_by_timers_of_the_kernel);
     tcase_add_test(tc, a_short_freeze_changes_nothing);
     tcase_add_test(tc, a_spare_takes_the_place_of_a_lost_node);
     tcase_add_test(tc, a_late_node_at_once_or_at_the_next_restart);

@@ -758,7 +758,7 @@ bench-stdio: $(call bench_bin,bench_stdio) $(BUILD)/tests/worker
 # --------------------------------------------------------------------------------- house-keeping
 
 .PHONY: generated format lint clean help
-# The files that are made from launcher/options.def.
+# The files that are made from launcher/options/options.def.
 generated: $(BUILD)/dlaunch
 	$(BUILD)/dlaunch --print_options ini > conf/dlaunch.ini
 	$(BUILD)/dlaunch --print_completion bash > conf/dlaunch.bash

@@ -52,9 +52,10 @@ room agent/device agent/base agent/process
 room agent/mpi agent/base rendezvous/rules
 room agent/stacks agent/base agent/process agent/report rendezvous/rules
 room agent/doctor agent/base agent/device agent/process agent/report rendezvous rendezvous/rules
+room launcher/options agent agent/base agent/device agent/output agent/process rendezvous rendezvous/rules rendezvous/wire
 room launcher/control agent agent/base agent/report rendezvous/rules
+room launcher/hosts launcher/options agent/base agent/output agent/process rendezvous/rules rendezvous/wire
 room launcher/api launcher/hosts
-room launcher/hosts launcher agent/base agent/output agent/process rendezvous/rules rendezvous/wire
 room collectives/reduce collectives collectives/api
 room collectives/net collectives/api collectives/bootstrap collectives/reduce
 room collectives/shm collectives/api collectives/net collectives/reduce
@@ -73,7 +74,7 @@ door() {
     out=$(grep -rnE "include <($1)" core rendezvous agent launcher collectives --include='*.[ch]' | grep -vE "^($2)")
     [ -z "$out" ] || { printf '<%s> may be included only by %s\n%s\n' "$1" "$2" "$out"; bad=1; }
 }
-door 'ini\.h' 'launcher/config_file\.c'
+door 'ini\.h' 'launcher/options/config_file\.c'
 door 'openssl/' 'core/tls\.c'
 door 'hwloc' 'agent/device/(placement|topology)'
 door 'jansson' '(agent/|launcher/|rendezvous/discovery/etcd_api\.c)'

@@ -1,5 +1,6 @@
 /* job_spec.h: the job as this node's agent runs it: typed, checked and frozen. The launcher fills
- * it in (launcher/job_build.c) from options, environment and files; nothing changes it afterwards.
+ * it in (launcher/options/job_build.c) from options, environment and files; nothing changes it
+ * afterwards.
  */
 #ifndef AGENT_BASE_JOB_SPEC_H
 #define AGENT_BASE_JOB_SPEC_H

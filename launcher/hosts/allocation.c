@@ -12,7 +12,7 @@
 #include "core/mem.h"
 #include "core/parse.h"
 #include "core/slurm.h"
-#include "launcher/detect.h"
+#include "launcher/options/detect.h"
 #include "launcher/hosts/host_list.h"
 
 #define HET_GROUP "SLURM_JOB_NODELIST_HET_GROUP_"

@@ -12,7 +12,7 @@
 #ifndef LAUNCHER_HOSTS_ALLOCATION_H
 #define LAUNCHER_HOSTS_ALLOCATION_H
 
-#include "launcher/options.h"
+#include "launcher/options/options.h"
 
 /* Sets --host and --launch_agent, and says so in one line. 0: they are set; 1: there is no such
  * allocation, or it is not asked for; -EINVAL. */

@@ -30,8 +30,8 @@
 #include "launcher/hosts/peer.h"
 #include "launcher/hosts/plan_options.h"
 #include "launcher/hosts/reach.h"
-#include "launcher/programs.h"
-#include "launcher/words.h"
+#include "launcher/options/programs.h"
+#include "launcher/options/words.h"
 #include "rendezvous/rules/tree.h"
 
 #define CONNECTING_MAX 64

@@ -18,7 +18,7 @@
 #define LAUNCHER_HOSTS_HEAD_H
 
 #include "launcher/hosts/host_list.h"
-#include "launcher/token.h"
+#include "launcher/options/token.h"
 
 /* Runs the job of these hosts. Returns the exit status. */
 int head_run(struct options *o, const struct host_list *hosts, const struct head_tokens *tokens);

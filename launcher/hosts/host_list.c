@@ -15,7 +15,7 @@
 #include "core/mem.h"
 #include "core/netaddr.h"
 #include "core/parse.h"
-#include "launcher/text_file.h"
+#include "launcher/options/text_file.h"
 #include "rendezvous/rules/rank_table.h"
 
 #define HOSTS_MAX 8192

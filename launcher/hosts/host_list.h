@@ -11,7 +11,7 @@
 #ifndef LAUNCHER_HOSTS_HOST_LIST_H
 #define LAUNCHER_HOSTS_HOST_LIST_H
 
-#include "launcher/options.h"
+#include "launcher/options/options.h"
 
 struct host {
     const char *name; /* without brackets */

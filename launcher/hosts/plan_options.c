@@ -7,7 +7,7 @@
 
 #include "core/mem.h"
 #include "core/parse.h"
-#include "launcher/programs.h"
+#include "launcher/options/programs.h"
 #include "rendezvous/rules/rank_table.h"
 
 /* A node that has answered joins at once; who is missing then does not come. */

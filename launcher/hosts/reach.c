@@ -12,7 +12,7 @@
 #include "core/mem.h"
 #include "core/netaddr.h"
 #include "launcher/hosts/allocation.h"
-#include "launcher/words.h"
+#include "launcher/options/words.h"
 #include "rendezvous/rules/rank_table.h"
 
 extern char **environ;

@@ -14,7 +14,7 @@
 #ifndef LAUNCHER_HOSTS_SERVE_H
 #define LAUNCHER_HOSTS_SERVE_H
 
-#include "launcher/options.h"
+#include "launcher/options/options.h"
 
 struct remote_job;
 

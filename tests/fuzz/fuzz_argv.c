@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "core/log.h"
-#include "launcher/detect.h"
-#include "launcher/job_build.h"
-#include "launcher/token.h"
+#include "launcher/options/detect.h"
+#include "launcher/options/job_build.h"
+#include "launcher/options/token.h"
 
 #define WORDS_MAX 64
 

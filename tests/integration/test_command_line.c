@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "core/mem.h"
-#include "launcher/daemon.h"
+#include "launcher/control/daemon.h"
 #include "tests/lib/proc.h"
 
 /* The test's environment does not influence the results. */

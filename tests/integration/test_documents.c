@@ -11,7 +11,7 @@
 
 #include "collectives/dlcoll.h"
 #include "core/mem.h"
-#include "launcher/options.h"
+#include "launcher/options/options.h"
 #include "rendezvous/store/store_proto.h"
 #include "tests/lib/proc.h"
 
@@ -113,7 +113,7 @@ START_TEST(options_exist)
 }
 END_TEST
 
-/* OPTIONS of dlaunch.1 is generated from launcher/options.def. */
+/* OPTIONS of dlaunch.1 is generated from launcher/options/options.def. */
 START_TEST(options_of_the_manual_are_generated)
 {
     static const char begin[] = ".\\\" OPTIONS begin\n", end[] = ".\\\" OPTIONS end\n";
@@ -124,7 +124,7 @@ START_TEST(options_of_the_manual_are_generated)
     proc_run(&p, ARGV(build_path("dlaunch"), "--print_options", "mdoc"), NULL, 20);
     ck_assert_msg(
         strcmp(from + strlen(begin), p.out) == 0,
-        "OPTIONS of man/dlaunch.1 differ from launcher/options.def: type 'make generated'");
+        "OPTIONS of man/dlaunch.1 differ from launcher/options/options.def: type 'make generated'");
     proc_fini(&p);
     free(page);
 }

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "core/mem.h"
-#include "launcher/config_file.h"
-#include "launcher/usage.h"
+#include "launcher/options/config_file.h"
+#include "launcher/options/usage.h"
 
 struct result {
     struct options o;

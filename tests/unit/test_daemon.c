@@ -16,7 +16,7 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "launcher/daemon.h"
+#include "launcher/control/daemon.h"
 
 static char g_said[1024];
 /* Made before anything is forked: the folder is a process's own. */

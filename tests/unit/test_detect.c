@@ -6,7 +6,7 @@
 
 #include "core/log.h"
 #include "core/mem.h"
-#include "launcher/detect.h"
+#include "launcher/options/detect.h"
 #include "tests/lib/proc.h"
 
 static char g_said[4096];

@@ -14,9 +14,9 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "agent/device/gpu.h"
-#include "launcher/config_file.h"
-#include "launcher/job_build.h"
-#include "launcher/rdzv_conf.h"
+#include "launcher/options/config_file.h"
+#include "launcher/options/job_build.h"
+#include "launcher/options/rdzv_conf.h"
 #include "tests/lib/proc.h"
 
 static char g_said[4096];

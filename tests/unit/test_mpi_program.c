@@ -1,5 +1,5 @@
 /* Detection of the MPI that a program has been linked with. */
-#include "launcher/mpi_program.h"
+#include "launcher/options/mpi_program.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #include "core/clock.h"
 #include "core/mem.h"
-#include "launcher/library_search.h"
+#include "launcher/options/library_search.h"
 #include "tests/lib/test.h"
 
 START_TEST(libraries)

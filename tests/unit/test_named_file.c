@@ -14,7 +14,7 @@
 #include "core/fd.h"
 #include "core/mem.h"
 #include "core/named_file.h"
-#include "launcher/daemon.h"
+#include "launcher/control/daemon.h"
 
 #define STRANGER 12345
 

@@ -10,8 +10,8 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "launcher/options.h"
-#include "launcher/words.h"
+#include "launcher/options/options.h"
+#include "launcher/options/words.h"
 #include "tests/lib/proc.h"
 
 /* The parsed options as text: "name=value ..." of the given ones, then ": program arguments". */

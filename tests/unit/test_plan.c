@@ -8,9 +8,9 @@
 
 #include "core/log.h"
 #include "core/mem.h"
-#include "launcher/config_file.h"
-#include "launcher/job_build.h"
-#include "launcher/plan.h"
+#include "launcher/options/config_file.h"
+#include "launcher/options/job_build.h"
+#include "launcher/options/plan.h"
 #include "tests/lib/proc.h"
 
 extern char **environ;

@@ -10,9 +10,9 @@
 
 #include "core/log.h"
 #include "core/mem.h"
-#include "launcher/config_file.h"
-#include "launcher/job_build.h"
-#include "launcher/token.h"
+#include "launcher/options/config_file.h"
+#include "launcher/options/job_build.h"
+#include "launcher/options/token.h"
 #include "rendezvous/wire/auth.h"
 #include "tests/lib/proc.h"
 

@@ -45,6 +45,8 @@ struct p2p_op {
     bool any_tag, upto, sync; /* upto: the message may be shorter */
     bool probes, claims;      /* it only looks; it keeps what it finds for a receive */
     bool plain;               /* a send or receive with none of these */
+    bool lends; /* a receive whose buffer may hold anything until its message fills all of it: its
+                   caller waits, and cannot take it back */
     size_t count, len; /* elements, bytes; of an `upto` receive the message's once it is matched */
     uint8_t *buf;
     size_t elem; /* bytes of the caller's element, for `message` */

@@ -100,6 +100,7 @@ INLINED int perform_one(dlcoll_comm *c, const struct message_call *m, const dlco
         return code;
     if (c->multiple && async_start_p2p(c) < 0)
         return no_memory(c, m->kind);
+    op.lends = m->kind == CALL_RECV && !m->upto;
     op.deadline_ns = m->once ? 0 : coll_deadline(c, o, coll_now());
     code = m->once ? p2p_probe_once(c, &op) : p2p_run(c, &op);
     return code == DLCOLL_ENOMEM && !c->p2p ? no_memory(c, m->kind) : code;
@@ -203,6 +204,7 @@ static int perform_by_handle(dlcoll_comm *c, const struct message_call *m, const
     uint64_t deadline = coll_deadline(c, o, coll_now());
     for (size_t i = 0; i < n && code == 0; i++) {
         code = p2p_ops_fill(c, m, &m->list[i], o, deadline, &w->own_ops[i]);
+        w->own_ops[i].lends = !work && !m->upto;
         w->own_ops[i].sibling = i + 1 < n ? &w->own_ops[i + 1] : NULL;
     }
     if (code < 0 || n == 0) {

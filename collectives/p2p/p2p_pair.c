@@ -151,11 +151,12 @@ static bool reads_on(const struct p2p *p, int rank, const struct p2p_reading *in
                                           : p->peers[rank].offered.head != NULL;
 }
 
-/* The receive that most likely is the one of the peer's next message, a large one; or NULL. */
+/* The receive that most likely is the one of the peer's next message, a large one; or NULL. Until
+ * the header is known, only into a buffer that is lent may anything be written. */
 static struct p2p_op *likely_receive(const struct p2p *p, int rank)
 {
     struct p2p_op *op = p->posted.head;
-    return op && op->peer == rank && !op->probes && op->len >= P2P_AHEAD_BYTES && !p->any &&
+    return op && op->peer == rank && op->lends && op->len >= P2P_AHEAD_BYTES && !p->any &&
                    p->peers[rank].posted == 1
                ? op
                : NULL;

@@ -404,6 +404,81 @@ START_TEST(receives_are_cancelled)
 }
 END_TEST
 
+/* ----------------------------------------------------------------------- what a buffer may hold
+ */
+
+enum { ROOM = 64 * 1024, OTHERS = 30 * 1000, FILL = 0xaa };
+
+/* Of what has come already, the message of n bytes and, behind it, another one: only the former may
+ * be in the buffer of a receive that takes up to ROOM. */
+static void only_its_message(dlcoll_comm *c, int rank, size_t n, bool handle)
+{
+    static uint8_t x[ROOM], other[OTHERS];
+    dlcoll_message m = DLCOLL_MESSAGE_INIT;
+    dlcoll_opts first = with_tag(1), second = with_tag(2);
+    dlcoll_work *work = NULL;
+    memset(x, rank == 0 ? 1 : FILL, sizeof(x));
+    memset(other, 2, sizeof(other));
+    if (rank == 0) {
+        EXPECT(dlcoll_send(x, n, DLCOLL_U8, 1, c, &first, NULL) == 0, "%s", why(c));
+        EXPECT(dlcoll_send(other, sizeof(other), DLCOLL_U8, 1, c, &second, NULL) == 0);
+    }
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c));
+    if (rank == 1) {
+        int r = dlcoll_recv_upto(x, ROOM, DLCOLL_U8, 0, &m, c, &first, handle ? &work : NULL);
+        EXPECT(r == 0 && (!handle || dlcoll_wait(work) == 0) && m.bytes == n, "%s", why(c));
+        dlcoll_work_free(work);
+        for (size_t i = 0; i < ROOM; i++)
+            EXPECT(x[i] == (i < n ? 1 : FILL), "of %zu bytes, byte %zu is %d", n, i, x[i]);
+        EXPECT(dlcoll_recv(other, sizeof(other), DLCOLL_U8, 0, c, &second, NULL) == 0);
+    }
+}
+
+/* A receive that no message matches, of which one comes and others do not, and is cancelled. */
+static void not_its_message(dlcoll_comm *c, int rank, bool upto)
+{
+    static uint8_t x[ROOM], other[OTHERS];
+    dlcoll_opts first = with_tag(1), second = with_tag(2);
+    dlcoll_work *work;
+    memset(x, FILL, sizeof(x));
+    memset(other, 2, sizeof(other));
+    if (rank == 0)
+        EXPECT(dlcoll_send(other, sizeof(other), DLCOLL_U8, 1, c, &second, NULL) == 0);
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c));
+    if (rank == 1) {
+        int r = upto ? dlcoll_recv_upto(x, ROOM, DLCOLL_U8, 0, NULL, c, &first, &work)
+                     : dlcoll_recv(x, ROOM, DLCOLL_U8, 0, c, &first, &work);
+        EXPECT(r == 0 && dlcoll_test(work) == DLCOLL_INPROGRESS, "%s", why(c));
+        EXPECT(dlcoll_recv(other, sizeof(other), DLCOLL_U8, 0, c, &second, NULL) == 0);
+        EXPECT(dlcoll_cancel(work) == 0 && dlcoll_wait(work) == DLCOLL_ECANCELED, "%s", why(c));
+        dlcoll_work_free(work);
+        for (size_t i = 0; i < ROOM; i++)
+            EXPECT(x[i] == FILL, "byte %zu is %d, upto %d", i, x[i], upto);
+    }
+}
+
+static void into_buffers(struct ranks *j, int rank)
+{
+    dlcoll_comm *c = comm_start();
+    uint8_t x = 0; /* then there is a connection, which takes what follows */
+    (void)j;
+    EXPECT((rank == 0 ? dlcoll_send(&x, 1, DLCOLL_U8, 1, c, NULL, NULL)
+                      : dlcoll_recv(&x, 1, DLCOLL_U8, 0, c, NULL, NULL)) == 0);
+    for (size_t n = 8; n <= ROOM; n *= 4) {
+        only_its_message(c, rank, n, false);
+        only_its_message(c, rank, n, true);
+    }
+    not_its_message(c, rank, false);
+    not_its_message(c, rank, true);
+    comm_end(c);
+}
+
+START_TEST(a_buffer_gets_its_message_only)
+{
+    run(2, into_buffers, _i);
+}
+END_TEST
+
 /* -------------------------------------------------------------------------------------- errors */
 
 static void refuse(dlcoll_comm *c, int code, const char *text)
@@ -505,6 +580,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, messages_for_others_come_first, 0, WAYS);
     tcase_add_loop_test(tc, synchronous_sends_end_with_their_receive, 0, WAYS);
     tcase_add_loop_test(tc, receives_are_cancelled, 0, WAYS);
+    tcase_add_loop_test(tc, a_buffer_gets_its_message_only, 0, WAYS);
     tcase_add_loop_test(tc, wrong_calls_are_refused, 0, WAYS);
     tcase_add_loop_test(tc, probes_have_a_timeout, 0, WAYS);
     tcase_add_loop_test(tc, elements_and_own_messages, 0, WAYS);

@@ -8,7 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <unistd.h>
 
+#include "core/fd.h"
 #include "core/parse.h"
 
 #define NO_IPV6 "'%.*s' is not host:port (an IPv6 address is written [addr]:port)"
@@ -184,6 +187,15 @@ bool netaddr_is_loopback(const struct netaddr *a)
     return a->sa.sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&a->in6.sin6_addr);
 }
 
+bool netaddr_names_loopback(const char *host)
+{
+    struct netaddr a;
+    if (netaddr_parse_ip(&a, host, 0))
+        return netaddr_is_loopback(&a);
+    return strcasecmp(host, "localhost") == 0 || strcasecmp(host, "localhost.localdomain") == 0 ||
+           strcasecmp(host, "ip6-localhost") == 0;
+}
+
 bool netaddr_is_link_local(const struct netaddr *a)
 {
     const struct in_addr *v4 = as_ipv4(a);
@@ -228,10 +240,19 @@ static bool usable(const struct ifaddrs *i)
            (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6);
 }
 
+/* False: no interface has the address, for certain. Much cheaper than the list of interfaces. */
+static bool may_be_local(const struct netaddr *a)
+{
+    struct netaddr any_port = *a;
+    netaddr_set_port(&any_port, 0);
+    _cleanup_fd_ int fd = socket(a->sa.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    return fd < 0 || bind(fd, &any_port.sa, any_port.len) == 0 || errno != EADDRNOTAVAIL;
+}
+
 bool netaddr_is_local(const struct netaddr *a)
 {
     char name[IF_NAMESIZE];
-    return netaddr_is_loopback(a) || netaddr_interface(a, name);
+    return netaddr_is_loopback(a) || (may_be_local(a) && netaddr_interface(a, name));
 }
 
 bool netaddr_interface(const struct netaddr *a, char *name)

@@ -41,6 +41,8 @@ int netaddr_port(const struct netaddr *a);
 void netaddr_set_port(struct netaddr *a, int port);
 
 bool netaddr_is_loopback(const struct netaddr *a); /* 127/8, ::1, mapped */
+/* "localhost", by its usual names, or the text of an address of loopback. */
+bool netaddr_names_loopback(const char *host);
 bool netaddr_is_link_local(const struct netaddr *a);
 /* ip is a link-local address in another host's words: its scope becomes one of this host's, an
  * interface's name. What has no scope, or is no address, stays as it is. */

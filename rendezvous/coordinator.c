@@ -799,7 +799,7 @@ static void describe_peer(struct rdzv_peer *p, int fd, const struct netaddr *pee
     if (getsockname(fd, &own.sa, &own.len) < 0)
         own = *peer;
     netaddr_ip(&own, p->via);
-    p->same_host = netaddr_is_loopback(peer) || netaddr_same_ip(peer, &own);
+    p->same_host = netaddr_same_ip(peer, &own) || netaddr_is_local(peer);
 }
 
 static void adopt(struct coordinator *c, int fd, const struct netaddr *peer,

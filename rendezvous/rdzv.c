@@ -63,6 +63,9 @@
 #define KEEP_SOON_MS     250  /* between attempts to get what another node has published */
 #define HURRY_MS         1000 /* longest wait for nodes that have not taken the result */
 #define WITNESSES        64   /* places for heartbeats of launchers without workers */
+/* The coordinator's launcher has made the token before it listens: so long until a shared home
+ * folder shows it here. */
+#define TOKEN_WAIT_NS 15000000000u
 
 /* The period of the redirects. It is much shorter than the last call, before whose end a job of MIN
  * nodes does not begin. One redirect costs a refused connection, or a handshake with a standby. */
@@ -84,7 +87,9 @@ struct rdzv {
     struct coordinator *coordinator; /* NULL, like the next two, if this process does not host it */
     struct endpoint *endpoint;
     struct store_server *store;
-    struct relay *relay; /* NULL: none */
+    bool as_called;          /* meeting.h */
+    char doubt[ERR_MSG_MAX]; /* why the other nodes may not find this one, or "" */
+    struct relay *relay;     /* NULL: none */
     struct auth *auth;
     struct standby *standby; /* answers at the endpoint while another node is the coordinator, if
                                 this one may be elected */
@@ -98,11 +103,12 @@ struct rdzv {
     struct connector *connector;
     uv_timer_t retry;
     double retry_ms;
-    int attempts;        /* since a coordinator has answered */
-    bool here, refused;  /* the last attempt: to addresses of this host; refused */
-    bool met;            /* the last attempt: the connection was accepted... */
-    bool ask;            /* ...but not by a coordinator: ask there where it is */
-    struct netaddr good; /* the address of the last connection */
+    int attempts;          /* since a coordinator has answered */
+    bool here, refused;    /* the last attempt: to addresses of this host; refused */
+    bool met;              /* the last attempt: the connection was accepted... */
+    bool ask;              /* ...but not by a coordinator: ask there where it is */
+    uint64_t tokenless_ns; /* when a coordinator first answered while there was no token; 0 */
+    struct netaddr good;   /* the address of the last connection */
     bool have_good;
     char where[HOST_MAX + 16]; /* the coordinator's address, for messages */
     char local_addr[ADDR_STRLEN];
@@ -391,7 +397,8 @@ static void make_coordinator(struct rdzv *r, const struct rdzv_electorate *elect
     rules.bound_addr = endpoint_addr(r->endpoint);
     rules.port = endpoint_port(r->endpoint);
     rules.local_addr = r->local_addr;
-    if (electorate)
+    rules.doubt = r->doubt;
+    if (electorate || !r->as_called)
         rules.master_addr = NULL;
     const struct coordinator_events events = {r,
                                               on_new_round,
@@ -481,12 +488,27 @@ static void host_again(struct rdzv *r)
 
 /* -------------------------------------------------------------------------------------- joining */
 
-/* False: a token is needed and there is none; the member has failed with this reason. */
+/* False: a token is needed and there is none. The member has the reason: it tries again as long as
+ * the token may come. */
 static bool may_call(struct rdzv *r, const struct netaddr *to)
 {
     struct err e = ERR_INIT;
+    char ip[ADDR_STRLEN];
     if (!auth_wants_tls(r->auth, to) || auth_ready(r->auth, &e) == 0)
         return true;
+    bool may_come = auth_may_come(r->auth);
+    if (may_come)
+        text_add(e.msg, sizeof(e.msg),
+                 ": copy this file, with mode 600, from the coordinator's host (%s), or name a "
+                 "token with --token_file",
+                 netaddr_ip(to, ip));
+    if (!r->tokenless_ns)
+        r->tokenless_ns = uv_hrtime();
+    if (may_come && uv_hrtime() - r->tokenless_ns < TOKEN_WAIT_NS) {
+        r->refused = false;
+        member_unreachable(r->member, false, e.msg);
+        return false;
+    }
     err_wrap(&e, "cannot join %s", r->where);
     member_state_fail(member_state_of(r->member), e.msg);
     link_hub_wake(&r->hub);
@@ -556,7 +578,8 @@ static void open_standby(struct rdzv *r, const struct netaddr *coordinator)
 static void rdzv_join(struct rdzv *r)
 {
     const struct rdzv_discovery *f = r->discovery;
-    bool clear = f->naddrs == 0; /* some way there needs no token */
+    /* Some way there needs no token, or it comes with the coordinator. */
+    bool clear = f->naddrs == 0 || auth_may_come(r->auth);
     for (int i = 0; i < f->naddrs; i++)
         clear |= !auth_wants_tls(r->auth, &f->addrs[i]);
     if (!clear && !may_call(r, &f->addrs[0]))
@@ -573,17 +596,38 @@ static void rdzv_join(struct rdzv *r)
 
 static void note_local_addr(struct rdzv *r)
 {
+    const struct netaddr *local = &r->discovery->local;
+    char ip[ADDR_STRLEN];
     if (!r->discovery->have_local || r->local_addr[0])
         return;
+    if (r->discovery->max_nodes == 1 && !netaddr_is_local(local)) {
+        log_notice("--local_addr: %s is no address of this host: the job on this one node does not "
+                   "use it",
+                   netaddr_ip(local, ip));
+        r->discovery->have_local = false; /* nor looks for it again */
+        free(r->discovery->local_addr);
+        r->discovery->local_addr = NULL;
+        return;
+    }
     netaddr_ip(&r->discovery->local, r->local_addr);
     member_state_set_local_addr(member_state_of(r->member), r->local_addr);
 }
 
 static void log_note(struct rdzv_discovery *f)
 {
+    if (f->auth->made)
+        log_notice("created a job token in %s; the other nodes need a copy of this file",
+                   f->auth->source);
+    f->auth->made = false;
     if (f->note[0])
         log_notice("%s", f->note);
     f->note[0] = '\0';
+}
+
+static void note_meeting(struct rdzv *r)
+{
+    r->as_called = r->discovery->as_called;
+    text_set(r->doubt, sizeof(r->doubt), "%s", r->discovery->doubt);
 }
 
 static void on_looked(struct rdzv *r)
@@ -600,6 +644,7 @@ static void on_looked(struct rdzv *r)
         return;
     }
     if (role == RDZV_ROLE_HOST) {
+        note_meeting(r);
         fd = rdzv_host_listen(f, &e);
         role = fd >= 0 ? RDZV_ROLE_HOST : fd == -EADDRINUSE ? RDZV_ROLE_JOIN : RDZV_ROLE_FAIL;
     }
@@ -717,6 +762,8 @@ static void redirect_move(struct rdzv *r)
     log_notice("the job '%s' runs already: its nodes have made the one at %s their coordinator. "
                "This node joins it there",
                r->config.run_id, r->where);
+    uv_timer_stop(&r->keep);
+    uv_timer_stop(&r->redirect);
     coordinator_dismiss(r->coordinator);
     r->shed++;
     coordinator_close(r->coordinator, part_shed, r);
@@ -844,15 +891,16 @@ static void reach(struct rdzv *r)
     if (r->standby)
         standby_set_coordinator(r->standby, "", 0, false);
     r->discovery->ask = r->ask || r->config.nmore > 0;
-    if (r->discovery->ask && r->auth->secret_len && !r->auth->open)
+    if ((r->discovery->ask || r->config.backend == RDZV_FILE) && r->auth->secret_len &&
+        !r->auth->open)
         auth_ready(r->auth, NULL); /* without the key, nobody is asked */
     bool known = r->refused && r->here && !r->discovery->ops->publish && !r->discovery->ask;
-    if (known || r->discovery->ops->quick(r->discovery)) {
+    if (known || rdzv_discovery_quick(r->discovery)) {
         if (!known)
-            r->discovery->ops->look(r->discovery);
+            rdzv_discovery_look(r->discovery);
         on_looked(r);
     } else {
-        rdzv_work(r, r->discovery->ops->look, on_looked);
+        rdzv_work(r, rdzv_discovery_look, on_looked);
     }
 }
 
@@ -973,10 +1021,11 @@ static int look_at_once(struct rdzv *r, struct err *e)
     struct rdzv_discovery *f = r->discovery;
     if (!f->ops->quick(f))
         return 0;
-    f->ops->look(f);
+    rdzv_discovery_look(f);
     if (f->ops->decide(f, e) != RDZV_ROLE_HOST)
         return 0; /* it will be decided again; nothing is lost */
     log_note(f);
+    note_meeting(r);
     int fd = rdzv_host_listen(f, e);
     r->listen_fd = fd >= 0 ? fd : -1;
     return fd >= 0 || fd == -EADDRINUSE ? 0 : fd;

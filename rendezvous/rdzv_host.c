@@ -29,13 +29,15 @@ static void add_port_owner(const struct rdzv_discovery *f, struct err *e)
     text_add(e->msg, sizeof(e->msg), "; choose another port with --master_port or --rdzv_endpoint");
 }
 
-/* Without a token (and without --insecure) only a loopback address is listened on: elsewhere other
- * users' launchers could not be told from the nodes. */
+/* Without a token (and without --insecure) a job on several nodes listens on a loopback address
+ * only: elsewhere other users' launchers could not be told from the nodes. In a job on one node,
+ * whoever comes from another host is refused. */
 static bool may_listen(const struct rdzv_discovery *f, struct err *e)
 {
     const struct auth *g = f->auth;
     char where[ADDR_STRLEN];
-    if (g->open || g->secret_len || (!f->bind.any && netaddr_is_loopback(&f->bind.addr)))
+    if (g->open || g->secret_len || f->max_nodes == 1 ||
+        (!f->bind.any && netaddr_is_loopback(&f->bind.addr)))
         return true;
     err_set(e, -EACCES,
             "no job token: not listening on %s, where strangers could join (%s). Make one with "

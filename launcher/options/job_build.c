@@ -447,6 +447,22 @@ static bool is_alone(const struct rdzv_config *c, const struct options *o)
             (c->backend == RDZV_STATIC || (c->backend == RDZV_C10D && !o->torchrun)));
 }
 
+/* A job on one node meets on loopback, or at the address that the user names. --standalone is about
+ * none, as in torchrun. */
+static int build_alone(struct rdzv_config *c, struct options *o, struct err *e)
+{
+    bool none = o->torchrun && !*opt_text(o, OPT_master_addr);
+    bool named = o->value[OPT_master_addr].from > FROM_DETECTED && !none;
+    if (named && parse_host(o, OPT_master_addr, &c->endpoint_host, e) < 0)
+        return -EINVAL;
+    if (!named || opt_flag(o, OPT_standalone))
+        c->endpoint_host = "127.0.0.1";
+    c->backend = RDZV_C10D;
+    c->endpoint_port = 0;
+    c->is_host = 1;
+    return 0;
+}
+
 /* "exec=restart,oom=evict" */
 static int build_on_cause(struct rdzv_config *c, struct options *o, struct err *e)
 {
@@ -512,14 +528,9 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
     if (rdzv_conf_apply(o, is_static, c, e) < 0)
         return wrap(o, OPT_rdzv_conf, e);
     bool alone = opt_workers(o) && is_alone(c, o);
-    if (alone && !o->torchrun && opt_given(o, OPT_master_addr) &&
-        parse_host(o, OPT_master_addr, &c->endpoint_host, e) < 0)
-        return -EINVAL; /* wrong, although a job on one node does not use it */
     if (alone) {
-        c->backend = RDZV_C10D;
-        c->endpoint_host = "127.0.0.1";
-        c->endpoint_port = 0;
-        c->is_host = 1;
+        if (build_alone(c, o, e) < 0)
+            return -EINVAL;
     } else if (opt_workers(o) ? build_endpoint(c, o, e) < 0 : build_apart(c, o, e) < 0) {
         return -EINVAL;
     }
@@ -531,6 +542,10 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
         check_name(o, OPT_role, ROLE_MAX, e) < 0 || build_node_rank(c, o, e) < 0 ||
         build_local_addr(c, o, e) < 0)
         return -EINVAL;
+    bool one = c->max_nodes + c->spares == 1 && opt_workers(o);
+    if (one && c->backend == RDZV_STATIC && c->local_addr && !opt_given(o, OPT_master_addr) &&
+        !*opt_text(o, OPT_rdzv_endpoint)) /* in place of loopback, the default */
+        c->endpoint_host = c->master_addr = c->local_addr;
     build_store(c, o);
     c->run_id = random ? random_uuid(o) : opt_text(o, OPT_rdzv_id);
     c->role = spec->role = opt_text(o, OPT_role);

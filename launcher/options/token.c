@@ -18,6 +18,7 @@
 
 #define RANDOM_BYTES 32
 #define TOKEN_ENV    "DLAUNCH_TOKEN"
+#define OWN_PATH_MAX 480 /* of the user's own token, terminated */
 
 /* -------------------------------------------------------------------------------------- reading */
 
@@ -84,28 +85,36 @@ static int read_file(struct auth *g, const char *path, struct err *e)
 
 /* --------------------------------------------------------------------------------------- making */
 
-/* Returns <configuration folder>/dlaunch; make: creates it if necessary. */
-static const char *own_folder(struct options *o, bool make, struct err *e)
+/* Writes <configuration folder>/dlaunch/token, the place of the user's own token. */
+static int own_path(char *out, size_t cap, struct err *e)
 {
     const char *base = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-    const struct passwd *pw = NULL;
-    if ((!base || base[0] != '/') && (!home || home[0] != '/')) {
-        pw = getpwuid(geteuid());
+    bool has_base = base && base[0] == '/';
+    if (!has_base && (!home || home[0] != '/')) {
+        const struct passwd *pw = getpwuid(geteuid());
         home = pw ? pw->pw_dir : NULL;
     }
-    if (!base || base[0] != '/')
-        base = home ? options_printf(o, "%s/.config", home) : NULL;
-    if (!base) {
-        err_set(e, -ENOENT, "HOME is not set");
-        return NULL;
-    }
-    const char *dir = options_printf(o, "%s/dlaunch", base);
-    if (make &&
-        ((mkdir(base, 0700) < 0 && errno != EEXIST) || (mkdir(dir, 0700) < 0 && errno != EEXIST))) {
-        err_sys(e, errno, "cannot create %s", dir);
-        return NULL;
-    }
-    return dir;
+    if (!has_base && !home)
+        return err_set(e, -ENOENT, "HOME is not set");
+    int n = has_base ? snprintf(out, cap, "%s/dlaunch/token", base)
+                     : snprintf(out, cap, "%s/.config/dlaunch/token", home);
+    return n < (int)cap ? 0 : err_set(e, -ENAMETOOLONG, "the path of HOME is too long");
+}
+
+/* Makes the two folders above the user's own token. */
+static int make_folders(const char *path, struct err *e)
+{
+    char dir[OWN_PATH_MAX];
+    snprintf(dir, sizeof(dir), "%s", path);
+    char *name = strrchr(dir, '/');
+    *name = '\0'; /* .../dlaunch */
+    char *base = strrchr(dir, '/');
+    *base = '\0';
+    int rc = mkdir(dir, 0700) < 0 && errno != EEXIST ? -errno : 0;
+    *base = '/';
+    if (rc == 0 && mkdir(dir, 0700) < 0 && errno != EEXIST)
+        rc = -errno;
+    return rc < 0 ? err_sys(e, -rc, "cannot create %s", dir) : 0;
 }
 
 /* Writes a new token in hexadecimal digits, terminated. */
@@ -134,28 +143,28 @@ static int write_token(int fd)
 
 /* Writes the file under another name and then renames it, so that no process reads a part. replace:
  * replaces an existing file; else -EEXIST. */
-static int make_file(struct options *o, const char *path, bool replace, struct err *e)
+static int make_file(const char *path, bool replace, struct err *e)
 {
-    char *temp = (char *)options_printf(o, "%s.XXXXXX", path);
+    char *temp = xasprintf("%s.XXXXXX", path);
     _cleanup_fd_ int fd = mkostemp(temp, O_CLOEXEC); /* mode 0600 */
-    if (fd < 0)
-        return err_sys(e, errno, "cannot create %s", path);
-    int rc = write_token(fd);
+    int rc = fd < 0 ? -errno : write_token(fd);
     if (rc == 0 && (replace ? rename(temp, path) : link(temp, path)) < 0)
         rc = -errno;
-    if (rc < 0 || !replace)
+    if (fd >= 0 && (rc < 0 || !replace))
         unlink(temp);
+    free(temp);
     return rc < 0 ? err_sys(e, -rc, "cannot create %s", path) : 0;
 }
 
 int token_new(struct options *o, struct err *e)
 {
-    const char *path = o->value[OPT_token_file].text, *dir = NULL;
-    if (!path && !(dir = own_folder(o, true, e)))
+    const char *path = o->value[OPT_token_file].text;
+    char own[OWN_PATH_MAX];
+    if (!path && (own_path(own, sizeof(own), e) < 0 || make_folders(own, e) < 0))
         return e->code;
     if (!path)
-        path = options_printf(o, "%s/token", dir);
-    int rc = make_file(o, path, true, e);
+        path = own;
+    int rc = make_file(path, true, e);
     if (rc == 0)
         printf("new job token in %s; copy the file with mode 600 to the other nodes, unless they "
                "share this folder\n",
@@ -165,29 +174,45 @@ int token_new(struct options *o, struct err *e)
 
 /* ------------------------------------------------------------------------------------- choosing */
 
-/* Uses the user's own token, for jobs that name none. Without a token the reason is kept in
- * g->source, and it becomes an error when a token is needed. */
+/* Reads the user's own token. make: makes it when there is none; of two launchers that do so at
+ * once, both get the one that was there first. 1: there is none. */
+static int read_own(struct auth *g, bool make, struct err *e)
+{
+    char path[OWN_PATH_MAX];
+    struct err why = ERR_INIT;
+    int rc = own_path(path, sizeof(path), &why);
+    if (rc == 0 && make && access(path, F_OK) < 0) {
+        rc = make_folders(path, &why);
+        rc = rc == 0 ? make_file(path, false, &why) : rc;
+        g->made = rc == 0;
+    }
+    if ((rc == 0 || rc == -EEXIST) && access(path, F_OK) == 0)
+        return read_file(g, path, e);
+    if (rc == 0)
+        err_set(&why, -ENOENT, "%s does not exist", path);
+    snprintf(g->source, sizeof(g->source), "%s", why.msg);
+    return 1;
+}
+
+/* auth.find_own. */
+static int find_own(struct auth *g, bool make)
+{
+    struct err e = ERR_INIT;
+    int rc = read_own(g, make, &e);
+    if (rc < 0)
+        snprintf(g->source, sizeof(g->source), "%s", e.msg);
+    return rc > 0 ? -ENOENT : rc;
+}
+
+/* Uses the user's own token, for jobs that name none. When there is none, the launcher that becomes
+ * the coordinator makes it; the others need that one, and wait for it: the home folder may be
+ * shared. */
 static int use_own(struct auth *g, struct options *o, struct err *e)
 {
-    struct err why = ERR_INIT;
-    bool make = !opt_flag(o, OPT_dry_run) && !opt_flag(o, OPT_print_binding);
-    const char *dir = own_folder(o, make, &why), *path;
-    int rc = why.code;
-    if (dir) {
-        path = options_printf(o, "%s/token", dir);
-        if (access(path, F_OK) < 0 && make) {
-            rc = make_file(o, path, false, &why);
-            if (rc == 0)
-                log_notice("created a job token in %s; the other nodes need a copy of this file",
-                           path);
-        }
-        if (access(path, F_OK) == 0)
-            return read_file(g, path, e);
-        if (rc == 0)
-            err_set(&why, -ENOENT, "%s does not exist", path);
-    }
-    snprintf(g->source, sizeof(g->source), "%s", why.msg);
-    return 0;
+    int rc = read_own(g, false, e);
+    if (rc > 0 && !opt_flag(o, OPT_dry_run) && !opt_flag(o, OPT_print_binding))
+        g->find_own = find_own;
+    return rc < 0 ? rc : 0;
 }
 
 /* Closes the descriptor, which workers must not inherit; the next descriptor that is opened must
@@ -229,27 +254,24 @@ static int use_named(struct auth *g, struct options *o, struct err *e)
     return rc < 0 ? -EINVAL : rc;
 }
 
-static bool is_loopback(const char *host)
+/* Whether the coordinator listens on loopback. A file, or the endpoint of etcd, says nothing about
+ * where the nodes meet; nor does loopback when a job on one node advertises another address. */
+static bool meets_on_loopback(const struct rdzv_config *c)
 {
-    struct netaddr a;
-    return strcmp(host, "localhost") == 0 ||
-           (netaddr_parse_ip(&a, host, 0) && netaddr_is_loopback(&a));
-}
-
-static bool is_loopback_endpoint(const struct rdzv_config *c)
-{
-    bool all = c->endpoint_host && is_loopback(c->endpoint_host);
-    for (int i = 0; i < c->nmore; i++)
-        all = all && is_loopback(c->more[i].host);
+    bool one = c->max_nodes + c->spares == 1;
+    bool published = c->backend == RDZV_FILE || c->backend == RDZV_ETCD;
+    if (one && c->local_addr && c->backend != RDZV_STATIC && !netaddr_names_loopback(c->local_addr))
+        return false;
+    bool all = published ? one : netaddr_names_loopback(c->endpoint_host);
+    for (int i = 0; i < c->nmore && !published; i++)
+        all = all && netaddr_names_loopback(c->more[i].host);
     return all;
 }
 
 /* Users of torchrun, and pods, which share no home folder, have no token at first. */
-static void stay_open(struct auth *g, const struct options *o, const struct rdzv_config *c)
+static void stay_open(struct auth *g, const struct options *o)
 {
     g->open = true;
-    if (is_loopback_endpoint(c))
-        return;
     log_notice("%s without a job token: anybody who can reach the rendezvous port can join this "
                "job; set DLAUNCH_TOKEN_FILE or DLAUNCH_TOKEN on all nodes to prevent that",
                o->torchrun ? "called as torchrun" : "running in a pod");
@@ -277,11 +299,11 @@ int token_build(struct job_spec *spec, struct options *o, struct err *e)
                        opt_where(o, OPT_insecure), g->source);
     if (insecure)
         g->open = true;
-    else if (rc == 0 || c->max_nodes + c->spares == 1 || is_loopback_endpoint(c))
+    else if (rc == 0 || meets_on_loopback(c))
         ; /* on one host, the kernel identifies the user of a connection */
     else if (o->torchrun || getenv("KUBERNETES_SERVICE_HOST"))
-        stay_open(g, o, c);
-    else if (use_own(g, o, e) < 0)
+        stay_open(g, o);
+    else if (c->max_nodes + c->spares > 1 && use_own(g, o, e) < 0)
         return -EINVAL;
     if (g->secret_len == 0 && !g->source[0])
         snprintf(g->source, sizeof(g->source), "none is named");
@@ -307,11 +329,11 @@ static int take_named(struct auth *g, struct options *o, struct err *e)
 }
 
 /* The user's own token, if there is one; else *why says where it would be. */
-static void read_own(struct options *o, char out[TOKEN_TEXT_MAX], struct err *why)
+static void own_text(char out[TOKEN_TEXT_MAX], struct err *why)
 {
     struct auth g = {.open = false};
-    const char *dir = own_folder(o, false, why);
-    if (dir && read_file(&g, options_printf(o, "%s/token", dir), why) == 0)
+    char path[OWN_PATH_MAX];
+    if (own_path(path, sizeof(path), why) == 0 && read_file(&g, path, why) == 0)
         secret_text(&g, out, why);
     explicit_bzero(&g, sizeof(g));
 }
@@ -331,19 +353,32 @@ int token_of_head(struct options *o, struct head_tokens *out, struct err *e)
     if (rc == 0)
         memcpy(out->daemon, out->job, sizeof(out->daemon));
     else if (rc > 0)
-        read_own(o, out->daemon, &out->why);
+        own_text(out->daemon, &out->why);
     explicit_bzero(&g, sizeof(g));
     return rc < 0 ? rc : 0;
+}
+
+/* Whether a daemon is reached from this host only: heads on other hosts, and their other daemons,
+ * need a token that one of them has made. */
+static bool meets_here(const struct options *o)
+{
+    return netaddr_names_loopback(opt_text(o, OPT_serve_addr));
 }
 
 int token_of_daemon(struct options *o, char out[TOKEN_TEXT_MAX], const char **source, struct err *e)
 {
     struct auth g = {.open = false};
+    bool here = meets_here(o);
     int rc = take_named(&g, o, e);
     if (rc > 0)
-        rc = use_own(&g, o, e);
-    if (rc == 0 && !g.secret_len)
-        rc = err_set(e, -EACCES, "--serve needs a token: %s", g.source);
+        rc = read_own(&g, here, e);
+    if (rc > 0)
+        rc = err_set(e, -EACCES, "--serve needs a token: %s%s", g.source,
+                     here ? ""
+                          : "; make one with 'dlaunch --new_token' on one host, and copy the "
+                            "file with mode 600 to the others");
+    if (g.made)
+        log_notice("created a job token in %s", g.source);
     if (rc == 0)
         rc = secret_text(&g, out, e);
     *source = options_printf(o, "%s", g.source);

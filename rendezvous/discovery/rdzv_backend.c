@@ -15,6 +15,8 @@
 
 #define ASK_MS 500 /* for an answer of one place */
 
+static const struct rdzv_backend_ops static_ops;
+
 /* ------------------------------------------------------------------------------------ discovery */
 
 struct rdzv_discovery *rdzv_discovery_new(const struct rdzv_config *c)
@@ -65,13 +67,20 @@ void rdzv_discovery_free(struct rdzv_discovery *f)
     free(f);
 }
 
-/* ---------------------------------------------------------------------------------------- names */
-
-static bool is_localhost(const char *host)
+bool rdzv_discovery_quick(const struct rdzv_discovery *f)
 {
-    return strcasecmp(host, "localhost") == 0 || strcasecmp(host, "localhost.localdomain") == 0 ||
-           strcasecmp(host, "ip6-localhost") == 0;
+    return f->ops->quick(f) && !auth_may_come(f->auth);
 }
+
+void rdzv_discovery_look(struct rdzv_discovery *f)
+{
+    struct err e = ERR_INIT;
+    f->ops->look(f);
+    if (auth_may_come(f->auth))
+        auth_find(f->auth, f->ops->decide(f, &e) == RDZV_ROLE_HOST);
+}
+
+/* ---------------------------------------------------------------------------------------- names */
 
 /* Resolves a name into at most max addresses. Returns how many, or a negative errno with a text. */
 static int resolve(const char *host, int port, struct netaddr *out, int max, char *why, size_t cap)
@@ -104,8 +113,7 @@ static bool name_quick(const struct rdzv_discovery *f)
     struct netaddr a;
     if ((f->local_addr && !f->have_local) || f->ask)
         return false;
-    return f->max_nodes == 1 || !f->host[0] || is_localhost(f->host) ||
-           netaddr_parse_ip(&a, f->host, 0);
+    return !f->host[0] || netaddr_names_loopback(f->host) || netaddr_parse_ip(&a, f->host, 0);
 }
 
 int rdzv_discovery_resolve_local(struct rdzv_discovery *f)
@@ -124,13 +132,13 @@ int rdzv_discovery_resolve_local(struct rdzv_discovery *f)
 static int look_up(struct rdzv_discovery *f, const char *host, int port,
                    struct netaddr out[CONNECTOR_ADDRS_MAX])
 {
-    if (is_localhost(host) || f->max_nodes == 1) {
+    if (netaddr_parse_ip(&out[0], host, port))
+        return 1;
+    if (netaddr_names_loopback(host)) {
         netaddr_parse_ip(&out[0], "127.0.0.1", port);
         netaddr_parse_ip(&out[1], "::1", port);
         return 2;
     }
-    if (netaddr_parse_ip(&out[0], host, port))
-        return 1;
     return host[0] ? resolve(host, port, out, CONNECTOR_ADDRS_MAX, f->why, sizeof(f->why)) : 0;
 }
 
@@ -167,6 +175,16 @@ static bool backend_ask(struct rdzv_discovery *f, const struct netaddr *a)
            strcmp(id.run_id, f->run_id) == 0;
 }
 
+/* Whether the endpoint is one of this host, where every node would host that is told it. */
+static bool leads_here(const struct rdzv_discovery *f, const char *host, int port,
+                       const struct netaddr *addrs, int naddrs, struct endpoint_bind *bind)
+{
+    struct meeting m;
+    meeting_choose(&m, host, port, addrs, naddrs, f->max_nodes, NULL);
+    *bind = m.bind;
+    return m.kind != MEETING_ELSEWHERE && m.kind != MEETING_EVERY;
+}
+
 /* In turn: who is the coordinator, or knows it. The first place is where a job begins: it is
  * no standby listens there unless the job has begun. */
 static void look_around(struct rdzv_discovery *f)
@@ -176,8 +194,7 @@ static void look_around(struct rdzv_discovery *f)
     bool is_own[RDZV_PLACES_MAX] = {false};
     for (int i = 0; i < f->nplaces; i++) {
         int n = look_up(f, f->places[i].host, f->places[i].port, addrs);
-        is_own[i] = n > 0 && rdzv_choose_bind(f->places[i].host, f->places[i].port, addrs, n,
-                                              f->max_nodes, &own[i]);
+        is_own[i] = n > 0 && leads_here(f, f->places[i].host, f->places[i].port, addrs, n, &own[i]);
         for (int k = 0; k < n && !f->found; k++)
             f->found = backend_ask(f, &addrs[k]);
     }
@@ -247,59 +264,50 @@ static void name_look(struct rdzv_discovery *f)
 
 /* -------------------------------------------------------------------------------------- binding */
 
-bool rdzv_choose_bind(const char *host, int port, const struct netaddr *addrs, int naddrs,
-                      int max_nodes, struct endpoint_bind *out)
+/* Where this node hosts. The endpoint may be a name or address that only the others know, or that
+ * does not exist yet: that is said, and again while the job waits. */
+static enum rdzv_role host_here(struct rdzv_discovery *f)
 {
-    struct netaddr a;
-    *out = (struct endpoint_bind){0};
-    if (netaddr_parse_ip(&a, host, port) && netaddr_is_loopback(&a)) {
-        out->addr = a;
-        return true;
-    }
-    if (max_nodes == 1 || is_localhost(host))
-        return netaddr_parse_ip(&out->addr, "127.0.0.1", port);
-    int own = 0, loopback = 0;
-    for (int i = 0; i < naddrs; i++) {
-        if (netaddr_is_loopback(&addrs[i])) {
-            loopback++;
-        } else if (netaddr_is_local(&addrs[i]) &&
-                   (!own || !netaddr_same_ip(&addrs[i], &out->addr))) {
-            out->addr = addrs[i];
-            own++;
-        }
-    }
-    if (own == 1)
-        return true;
-    /* On other hosts the name may resolve to another address, or to one of several only. */
-    out->any = own || loopback;
-    return out->any && netaddr_parse_ip(&out->addr, "::", port);
+    struct meeting m;
+    bool advertises = f->have_local && f->ops != &static_ops;
+    meeting_choose(&m, f->host, f->port, f->addrs, f->naddrs, f->max_nodes,
+                   advertises ? &f->local : NULL);
+    f->bind = m.bind;
+    f->as_called = m.as_called;
+    char was[ERR_MSG_MAX];
+    text_set(was, sizeof(was), "%s", f->doubt);
+    f->doubt[0] = '\0';
+    if (m.kind == MEETING_ELSEWHERE && f->status < 0)
+        text_set(f->doubt, sizeof(f->doubt), "%s", f->why);
+    else if (m.kind == MEETING_ELSEWHERE)
+        text_set(f->doubt, sizeof(f->doubt), "%s is no address of this host", f->host);
+    if (f->doubt[0] && strcmp(f->doubt, was) != 0)
+        text_set(f->note, sizeof(f->note), "%s: %s", f->doubt,
+                 f->max_nodes == 1 ? "this job on one node uses 127.0.0.1"
+                 : f->status < 0   ? "listening on all addresses of this host"
+                                   : "listening on all of its own");
+    return RDZV_ROLE_HOST;
 }
 
-/* This node hosts, whatever the name says. */
-static enum rdzv_role host_anyway(struct rdzv_discovery *f)
+enum rdzv_role rdzv_discovery_host(struct rdzv_discovery *f, int port)
 {
+    struct meeting m;
+    meeting_choose(&m, f->max_nodes > 1 ? "" : "127.0.0.1", port, NULL, 0, f->max_nodes,
+                   f->have_local ? &f->local : NULL);
+    f->bind = m.bind;
+    f->as_called = false;
     f->must_host = true;
-    if (!rdzv_choose_bind(f->host, f->port, f->addrs, f->naddrs, f->max_nodes, &f->bind)) {
-        f->bind.any =
-            true; /* a name or address that only the others know, or that does not exist yet */
-        netaddr_parse_ip(&f->bind.addr, "::", f->port);
-        if (f->naddrs && !f->noted)
-            text_set(f->note, sizeof(f->note),
-                     "%s is no address of this host: listening on all of its own", f->host);
-        f->noted = f->naddrs > 0;
-    }
     return RDZV_ROLE_HOST;
 }
 
 /* The node that has the address and can listen on the port hosts the coordinator. */
 static enum rdzv_role find_out(struct rdzv_discovery *f)
 {
+    struct endpoint_bind unused;
     if (f->status < 0)
         return RDZV_ROLE_RETRY;
-    f->must_host = f->max_nodes == 1;
-    return rdzv_choose_bind(f->host, f->port, f->addrs, f->naddrs, f->max_nodes, &f->bind)
-               ? RDZV_ROLE_HOST
-               : RDZV_ROLE_JOIN;
+    return leads_here(f, f->host, f->port, f->addrs, f->naddrs, &unused) ? host_here(f)
+                                                                         : RDZV_ROLE_JOIN;
 }
 
 /* is_host: whether this node hosts at first; -1: unknown. */
@@ -311,8 +319,9 @@ static enum rdzv_role decide(struct rdzv_discovery *f, int is_host)
         return RDZV_ROLE_JOIN;
     if (f->wait)
         return RDZV_ROLE_RETRY;
-    if (is_host == 1 || f->max_nodes == 1)
-        return host_anyway(f);
+    f->must_host = is_host == 1 || f->max_nodes == 1;
+    if (f->must_host)
+        return host_here(f);
     if (is_host < 0)
         return find_out(f);
     return f->status < 0 ? RDZV_ROLE_RETRY : RDZV_ROLE_JOIN;

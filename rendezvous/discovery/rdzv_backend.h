@@ -23,6 +23,7 @@
 #include "rendezvous/wire/connector.h"
 #include "rendezvous/wire/endpoint.h"
 #include "rendezvous/wire/auth.h"
+#include "rendezvous/discovery/meeting.h"
 #include "rendezvous/discovery/rdzv_config.h"
 
 enum rdzv_role { RDZV_ROLE_HOST, RDZV_ROLE_JOIN, RDZV_ROLE_RETRY, RDZV_ROLE_FAIL };
@@ -36,8 +37,10 @@ struct rdzv_discovery {
     char *local_addr; /* a name or an address, as the user gave it; NULL: none */
     int port;
     int max_nodes, node_rank, is_host;
-    int listen_fd;     /* to host on, until it is taken; 0: none */
-    struct auth *auth; /* borrowed; ready when a backend has to probe under TLS */
+    int listen_fd; /* to host on, until it is taken; 0: none */
+    /* Borrowed; ready when a backend has to probe under TLS. While its token may still come, it is
+     * owned as this struct is. */
+    struct auth *auth;
 
     /* Results of look(). */
     struct netaddr addrs[CONNECTOR_ADDRS_MAX];
@@ -45,7 +48,6 @@ struct rdzv_discovery {
     int status; /* 0, or a negative errno with the reason in `why` */
     char why[ERR_MSG_MAX];
     char note[ERR_MSG_MAX]; /* a line for the user, or "" */
-    bool noted;             /* that the host listens on all of its addresses */
     struct netaddr local;   /* local_addr as an address */
     bool have_local;
 
@@ -69,7 +71,9 @@ struct rdzv_discovery {
 
     /* Results of decide(). */
     struct endpoint_bind bind;
+    bool as_called; /* meeting.h */
     bool must_host;
+    char doubt[ERR_MSG_MAX]; /* why the other nodes may not find this one, or "" */
 
     /* For rdzv_discovery_tell(): where this node listens, and the address to tell ("": the one it
      * is heard from). Whom it found, and who has another job token; len is 0: nobody. */
@@ -128,19 +132,20 @@ static inline bool rdzv_backend_publishes(enum rdzv_backend b)
     return b == RDZV_FILE || b == RDZV_ETCD;
 }
 
+/* Whether rdzv_discovery_look() cannot block. */
+bool rdzv_discovery_quick(const struct rdzv_discovery *f);
+/* Looks; then looks for a job token that may still come, and makes it if this node is to host. */
+void rdzv_discovery_look(struct rdzv_discovery *f);
+
+/* HOST, on loopback or on the address that this node advertises in a job on one node, on all
+ * addresses in one of several. For backends that publish where the coordinator is. */
+enum rdzv_role rdzv_discovery_host(struct rdzv_discovery *f, int port);
+
 /* Makes f->local of f->local_addr when that is a name. May block. 0 or f->status. */
 int rdzv_discovery_resolve_local(struct rdzv_discovery *f);
 
 struct rdzv_discovery *rdzv_discovery_new(const struct rdzv_config *c);
 void rdzv_discovery_free(struct rdzv_discovery *f); /* NULL is allowed */
-
-/* Where a coordinator listens whose endpoint is called `host`, which resolves to addrs:
- *   one node only, localhost, a loopback address    that loopback address
- *   an address of this host                         that address
- *   a name that resolves to a loopback (127.0.1.1)  all interfaces: the others resolve it otherwise
- * False: it is not on this host. */
-bool rdzv_choose_bind(const char *host, int port, const struct netaddr *addrs, int naddrs,
-                      int max_nodes, struct endpoint_bind *out);
 
 /* Asks whoever listens at the address who it is, for at most timeout_ms: 0 and *id when it is a
  * coordinator. auth: how it has to prove itself; NULL: not at all, in the clear. Blocks.

@@ -257,10 +257,7 @@ static enum rdzv_role etcd_decide(struct rdzv_discovery *f, struct err *e)
         return RDZV_ROLE_RETRY;
     if (!f->locked)
         return RDZV_ROLE_JOIN;
-    f->must_host = true;
-    f->bind = (struct endpoint_bind){.any = f->max_nodes > 1};
-    netaddr_parse_ip(&f->bind.addr, f->max_nodes > 1 ? "::" : "127.0.0.1", 0);
-    return RDZV_ROLE_HOST;
+    return rdzv_discovery_host(f, 0);
 }
 
 /* ------------------------------------------------------------------------- publish, keep, withdraw

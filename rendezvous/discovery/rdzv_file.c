@@ -204,10 +204,7 @@ static enum rdzv_role file_decide(struct rdzv_discovery *f, struct err *e)
     }
     if (!f->locked)
         return RDZV_ROLE_JOIN;
-    f->must_host = true;
-    f->bind = (struct endpoint_bind){.any = f->max_nodes > 1};
-    netaddr_parse_ip(&f->bind.addr, f->max_nodes > 1 ? "::" : "127.0.0.1", f->port);
-    return RDZV_ROLE_HOST;
+    return rdzv_discovery_host(f, f->port);
 }
 
 /* ---------------------------------------------------------------------------- publish, withdraw */

@@ -216,6 +216,8 @@ static void add_place(const struct rdzv_rules *r, char *out, size_t cap)
     if (rdzv_rules_places(r) > 1 && netaddr_parse_ip(&a, r->bound_addr, 0) &&
         netaddr_is_loopback(&a))
         text_add(out, cap, " (%s can be reached from this host only)", r->bound_addr);
+    else if (r->doubt && r->doubt[0])
+        text_add(out, cap, " (%s)", r->doubt);
 }
 
 /* When a job that may begin with fewer than MAX nodes does so. */

@@ -137,22 +137,13 @@ void rdzv_round_rank(struct rdzv_node **nodes, int n)
 
 /* ------------------------------------------------------------------------------------ addresses */
 
-static bool loopback_text(const char *host)
-{
-    struct netaddr a;
-    if (netaddr_parse_ip(&a, host, 0))
-        return netaddr_is_loopback(&a);
-    return strcasecmp(host, "localhost") == 0 || strcasecmp(host, "localhost.localdomain") == 0 ||
-           strcasecmp(host, "ip6-localhost") == 0;
-}
-
 /* Where all nodes of the round reach the coordinator. */
 static const char *coordinator_addr(struct rdzv_node *const *nodes, int n, bool several_hosts,
                                     const struct rdzv_place *p)
 {
     if (p->bound_addr[0])
         return p->bound_addr;
-    if (p->local_addr[0] && !(several_hosts && loopback_text(p->local_addr)))
+    if (p->local_addr[0] && !(several_hosts && netaddr_names_loopback(p->local_addr)))
         return p->local_addr;
     for (int i = 0; several_hosts && i < n; i++) {
         if (!nodes[i]->peer.same_host)
@@ -163,7 +154,7 @@ static const char *coordinator_addr(struct rdzv_node *const *nodes, int n, bool 
 
 static const char *node_addr(const struct rdzv_node *n, bool several_hosts, const char *coordinator)
 {
-    if (n->hello.local_addr[0] && !(several_hosts && loopback_text(n->hello.local_addr)))
+    if (n->hello.local_addr[0] && !(several_hosts && netaddr_names_loopback(n->hello.local_addr)))
         return n->hello.local_addr;
     /* A node on the coordinator's host has the coordinator's address. */
     return n->peer.same_host ? coordinator : n->peer.addr;
@@ -179,7 +170,7 @@ static void set_master(struct rank_table *t, struct rdzv_node *const *nodes, boo
         return;
     }
     t->master_port = p->port;
-    if (p->master_addr && !(several_hosts && loopback_text(p->master_addr))) {
+    if (p->master_addr && !(several_hosts && netaddr_names_loopback(p->master_addr))) {
         text_set(t->master_addr, sizeof(t->master_addr), "%s", p->master_addr);
         return;
     }

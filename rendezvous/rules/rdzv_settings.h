@@ -32,6 +32,7 @@ struct rdzv_rules {
     int port;
     const char *local_addr;  /* to advertise, or "" */
     const char *master_addr; /* static: as the user gave it, or NULL */
+    const char *doubt;       /* why the other nodes may not find this one, or "" */
     struct cause_actions actions;
     bool events;    /* the driver keeps the events of the job */
     int tree_width; /* the driver's, tree.h; 0: no round has a tree */

@@ -7,6 +7,12 @@
 
 #define PURPOSE "dlaunch 1 launchers"
 
+void auth_find(struct auth *g, bool make)
+{
+    if (auth_may_come(g))
+        g->find_own(g, make);
+}
+
 int auth_ready(struct auth *g, struct err *e)
 {
     if (g->have_key)
@@ -31,7 +37,8 @@ enum auth_whose auth_whose(int fd, const struct netaddr *peer)
     uid_t uid;
     if (getsockname(fd, &own.sa, &own.len) < 0)
         return AUTH_ELSEWHERE;
-    if (!netaddr_is_loopback(peer) && !netaddr_same_ip(peer, &own))
+    /* Of several addresses of one network, the kernel connects from the first to each of them. */
+    if (!netaddr_same_ip(peer, &own) && !netaddr_is_local(peer))
         return AUTH_ELSEWHERE;
     int rc = peer_uid(fd, &uid);
     return rc == -ENOENT ? AUTH_GONE : rc == 0 && uid == geteuid() ? AUTH_OWN : AUTH_OTHERS;

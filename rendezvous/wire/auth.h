@@ -28,9 +28,23 @@ struct auth {
     size_t secret_len; /* 0: there is no token; `source` is the reason, for messages */
     uint8_t secret[AUTH_SECRET_MAX];
     char source[512]; /* of the token: "/home/ann/.config/dlaunch/token" */
+    /* The user's own token, as long as there is none: reads it, or with `make` makes it when it is
+     * not there. 0, or a negative errno with the reason in `source`. Blocks. NULL: no token comes
+     * in this way. */
+    int (*find_own)(struct auth *g, bool make);
+    bool made; /* by this launcher: to be reported once */
     bool have_key;
     struct tls_key key; /* for the launchers' connections; derived when first needed */
 };
+
+/* Looks for a token that may still come. make: this launcher is about to listen where other hosts
+ * can reach it, so that the job's token is its own to make. Blocks. */
+void auth_find(struct auth *g, bool make);
+/* Whether auth_find() may still bring one. */
+static inline bool auth_may_come(const struct auth *g)
+{
+    return !g->open && g->secret_len == 0 && g->find_own;
+}
 
 /* Loads OpenSSL and derives the key. -EACCES: there is no token; the text names the remedy. */
 int auth_ready(struct auth *g, struct err *e);

@@ -357,6 +357,104 @@ START_TEST(name_that_does_not_resolve)
 }
 END_TEST
 
+/* Rank 0 goes on, because the name may be one that only the other nodes know; but it says so, at
+ * once and in each line about the nodes that are missing. */
+START_TEST(name_that_does_not_resolve_for_rank_0)
+{
+    struct proc p;
+    dlaunch_start(&p, NULL,
+                  "--nnodes 2 --node_rank 0 --master_addr no-such-host.invalid --master_port %d "
+                  "--rdzv_conf join_timeout=5 %%W append %%T/up",
+                  free_port());
+    proc_expect_err(&p, "cannot resolve no-such-host.invalid: ", 4);
+    proc_expect_err(&p, ": listening on all addresses of this host", 1);
+    proc_expect_err(&p, "missing: node_rank 1 (cannot resolve no-such-host.invalid: ", 10);
+    expect_status(&p, 1, 10);
+    expect_words(p.err, "only 1 of 2 nodes joined within 5 s");
+    ck_assert_int_eq(count_text(p.err, "listening on all"), 1);
+    nothing_started();
+    proc_fini(&p);
+}
+END_TEST
+
+/* ----------------------------------------------------------------------------------------- etcd */
+
+static struct proc etcd;
+
+/* Starts tests/fake/etcd.py; its port. */
+static int start_etcd(void)
+{
+    proc_start(&etcd, ARGV("python3", "tests/fake/etcd.py"), NULL, 0);
+    proc_expect_out(&etcd, "\n", 20);
+    return atoi(etcd.out + strlen("port "));
+}
+
+/* A job of several nodes at an etcd on this host. */
+static const char *at_etcd(int port, int nnodes)
+{
+    return test_text("--rdzv_backend etcd --rdzv_endpoint 127.0.0.1:%d --rdzv_id j --nnodes %d "
+                     "--verbose --rdzv_conf "
+                     "keep_alive_interval=0.5,keep_alive_max_attempt=8,join_timeout=40",
+                     port, nnodes);
+}
+
+/* etcd at localhost does not mean that the nodes are: they listen everywhere, under the user's own
+ * token. */
+START_TEST(etcd_at_localhost)
+{
+    struct proc p[2];
+    char *env[] = {test_text("XDG_CONFIG_HOME=%s", tmppath("config")), "DLAUNCH_TOKEN",
+                   "DLAUNCH_TOKEN_FILE", NULL};
+    const char *options = at_etcd(start_etcd(), 2);
+    for (int i = 0; i < 2; i++)
+        dlaunch_start(&p[i], env, "%s %%W env WORLD_SIZE", options);
+    for (int i = 0; i < 2; i++) {
+        expect_status(&p[i], 0, 40);
+        expect_text(p[i].out, "WORLD_SIZE=2\n");
+    }
+    ck_assert_int_eq(count_text(p[0].err, "created a job token") +
+                         count_text(p[1].err, "created a job token"),
+                     1);
+    for (int i = 0; i < 2; i++)
+        proc_fini(&p[i]);
+    proc_fini(&etcd);
+}
+END_TEST
+
+/* A coordinator without a round is stopped for longer than its lease, and another launcher gets the
+ * key: the first one is redirected to it, and renews nothing any more. */
+START_TEST(etcd_gives_the_key_to_another)
+{
+    struct proc p[3];
+    const char *options = at_etcd(start_etcd(), 3);
+    dlaunch_start(&p[0], NULL, "--insecure %s %%W env WORLD_SIZE", options);
+    proc_expect_err(&p[0], "waiting for nodes", 20);
+    pid_t agent = agent_of(&p[0]);
+    proc_kill(&p[0], SIGSTOP);
+    ck_assert_int_eq(kill(agent, SIGSTOP), 0);
+    proc_kill(&etcd, SIGUSR1);
+    dlaunch_start(&p[1], NULL, "--insecure %s %%W env WORLD_SIZE", options);
+    proc_expect_err(&p[1], "waiting for nodes", 20);
+    ck_assert_int_eq(kill(agent, SIGCONT), 0);
+    proc_kill(&p[0], SIGCONT);
+    proc_expect_err(&p[0], "the job 'j' runs already", 20);
+    /* Between two of these lines a coordinator renews its lease several times. */
+    for (uint64_t end = mono_ns() + 30000000000u; count_text(p[0].err, "2 of 3 here") < 2;) {
+        ck_assert_msg(!proc_poll(&p[0]) && mono_ns() < end, "%s", p[0].err);
+        test_poll_pause();
+    }
+    dlaunch_start(&p[2], NULL, "--insecure %s %%W env WORLD_SIZE", options);
+    for (int i = 0; i < 3; i++) {
+        expect_status(&p[i], 0, 40);
+        expect_text(p[i].out, "WORLD_SIZE=3\n");
+        proc_fini(&p[i]);
+    }
+    proc_fini(&etcd);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------ addresses */
+
 /* The address is warned about, but used: it may exist only outside this host (NAT). More often the
  * coordinator was started on the wrong host. */
 START_TEST(address_of_another_host)
@@ -370,7 +468,8 @@ START_TEST(address_of_another_host)
         dlaunch_start(&p, NULL, "%s", line);
         expect_status(&p, 1, 10);
         expect_text(p.err, "192.0.2.1 is no address of this host: listening on all of its own\n");
-        ck_assert_int_eq(count_text(p.err, "is no address"), 1);
+        ck_assert_int_eq(count_text(p.err, "listening on all"), 1);
+        expect_words(p.err, "(192.0.2.1 is no address of this host)"); /* again, at the end */
         nothing_started();
         proc_fini(&p);
     }
@@ -443,6 +542,9 @@ static Suite *suite(void)
     tcase_add_test(tc, min_and_max);
     tcase_add_test(tc, a_node_leaves_and_min_is_left);
     tcase_add_test(tc, complete_at_once);
+    tc = test_case(s, "etcd", 90);
+    tcase_add_test(tc, etcd_at_localhost);
+    tcase_add_test(tc, etcd_gives_the_key_to_another);
     tc = test_case(s, "file", 60);
     tcase_add_test(tc, file_that_a_dead_job_left);
     tcase_add_test(tc, file_of_something_else);
@@ -455,6 +557,7 @@ static Suite *suite(void)
     tcase_add_test(tc, port_in_use);
     tcase_add_loop_test(tc, a_silent_coordinator, 0, 2 * ARRAY_LEN(stop_signals));
     tcase_add_test(tc, name_that_does_not_resolve);
+    tcase_add_test(tc, name_that_does_not_resolve_for_rank_0);
     tcase_add_test(tc, address_of_another_host);
     tcase_add_test(tc, local_addr_that_does_not_resolve);
     tcase_add_test(tc, no_coordinator_there);

@@ -2,6 +2,7 @@
  *
  *   (nothing)             each tells the others where it is, reads what they say, and prints "rank
  *                         R of N: all here"
+ *   greet                 connects within two seconds, or not, and leaves
  *   connections N         has so many of them until all are here
  *   outlive               rank 0 leaves when all are here; the others go on with the store for a
  *                         second
@@ -119,9 +120,12 @@ int main(int argc, char **argv)
     struct store_client *c;
     int rank = atoi(getenv("RANK")), size = atoi(getenv("WORLD_SIZE")), status;
     const char *what = argc > 1 ? argv[1] : "";
-    if (store_client_new(&c, getenv("MASTER_ADDR"), atoi(getenv("MASTER_PORT")), WAIT_MS, &e) < 0)
+    int wait_ms = strcmp(what, "greet") == 0 ? 2000 : WAIT_MS;
+    if (store_client_new(&c, getenv("MASTER_ADDR"), atoi(getenv("MASTER_PORT")), wait_ms, &e) < 0)
         return fail("connect");
-    if (strcmp(what, "hammer") == 0 && argc == 4)
+    if (strcmp(what, "greet") == 0)
+        status = 0;
+    else if (strcmp(what, "hammer") == 0 && argc == 4)
         status = hammer(c, rank, atof(argv[2]), (size_t)atol(argv[3]));
     else if (strcmp(what, "connections") == 0 && argc == 3)
         status = hold(c, size, atoi(argv[2]));

@@ -288,6 +288,124 @@ START_TEST(the_other_interface)
 }
 END_TEST
 
+/* --------------------------------------------------------------------------------- one host's job
+ */
+
+/* Jobs on host0 alone whose workers are told `master`. host0's own name is 127.0.1.1 there. open:
+ * whether a client of the store comes in from another host. */
+static const struct {
+    const char *name, *options, *master;
+    bool open;
+} own_jobs[] = {
+    {"dlaunch", "--nnodes 1 --master_addr 10.77.0.1 --master_port 29777", "10.77.0.1", false},
+    {"dlaunch", "--nnodes 1 --master_addr 10.78.0.1 --master_port 29777", "10.78.0.1", false},
+    {"dlaunch", "--nnodes 1 --master_addr fd77::1 --master_port 29777", "fd77::1", false},
+    {"dlaunch", "--nnodes 1 --rdzv_endpoint 10.78.0.1:29777", "10.78.0.1", false},
+    {"dlaunch", "--nnodes 1 --master_addr host0 --master_port 29777", "host0", false},
+    {"dlaunch", "--nnodes 1 --master_addr host1 --master_port 29777", "127.0.0.1", false},
+    {"dlaunch", "--insecure --nnodes 1 --master_addr 10.77.0.1 --master_port 29777", "10.77.0.1",
+     true},
+    {"dlaunch", "--insecure --standalone --local_addr 10.78.0.1", "10.78.0.1", true},
+    {"dlaunch", "--standalone --interface eth1", "10.78.0.1", false},
+    {"torchrun", "--nnodes 1 --master_addr 10.77.0.1 --master_port 29777", "10.77.0.1", true},
+    {"torchrun", "--nnodes 1 --rdzv_backend c10d --rdzv_endpoint 10.78.0.1:0", "10.78.0.1", true},
+    {"torchrun", "--standalone --local_addr 10.77.0.1", "10.77.0.1", true},
+    {"torchrun",
+     "--nnodes 1 --rdzv_backend c10d --rdzv_endpoint localhost:0 --local_addr 10.77.0.1",
+     "10.77.0.1", true},
+    {"torchrun", "--standalone --no_python", "127.0.0.1", false},
+};
+
+/* What workers are told listens, whether it is this host's loopback or an address that other hosts
+ * reach; those come in only when the job is open. */
+START_TEST(a_job_on_one_host)
+{
+    struct hosts h = {0};
+    struct proc guest;
+    char *link = tmppath(own_jobs[_i].name);
+    const char *store_worker = build_path("tests/multihost/store_worker");
+    ck_assert_int_eq(symlink(build_path("dlaunch"), link), 0);
+    char **argv =
+        dlaunch_argv(test_text("%s --nproc_per_node 2 %s", own_jobs[_i].options,
+                               strcmp(own_jobs[_i].name, "torchrun") ? "" : "--no_python"),
+                     test_text("sh -c 'echo MASTER_ADDR=$MASTER_ADDR; echo "
+                               "MASTER_PORT=$MASTER_PORT; %s; exec %s wait %s'",
+                               store_worker, build_path("tests/worker"), tmppath("go")));
+    argv[0] = link;
+    netns_start(&h.node[0], 0, argv, NULL);
+    proc_expect_out(&h.node[0], "rank 1 of 2: all here", 20);
+    ck_assert_str_eq(value_of(&h.node[0], "MASTER_ADDR"), own_jobs[_i].master);
+    char *env[] = {"RANK=0", "WORLD_SIZE=1",
+                   test_text("MASTER_ADDR=%s", strcmp(own_jobs[_i].master, "host0")
+                                                   ? own_jobs[_i].master
+                                                   : netns_addr(0)),
+                   test_text("MASTER_PORT=%s", value_of(&h.node[0], "MASTER_PORT")), NULL};
+    netns_start(&guest, 1, ARGV((char *)store_worker, "greet"), env);
+    ck_assert_msg((proc_wait(&guest, 40) == 0) == own_jobs[_i].open, "%s", guest.err);
+    proc_fini(&guest);
+    write_file(tmppath("go"), "");
+    expect_exit(&h, 0, 0, 20);
+    hosts_fini(&h);
+}
+END_TEST
+
+/* No home folder is shared: only the coordinator's host makes a token, and the other one says what
+ * to copy from there. When that has been done, the job starts. */
+START_TEST(the_token_is_made_once)
+{
+    struct hosts h = {0};
+    char *home[2];
+    for (int i = 0; i < 2; i++) {
+        home[i] = tmppath(test_text("home%d", i));
+        char *env[] = {test_text("XDG_CONFIG_HOME=%s", home[i]), NULL};
+        netns_start(&h.node[i], i,
+                    dlaunch_argv("", test_text("--nnodes 2 --node_rank %d --master_addr 10.77.0.1 "
+                                               "%s %%W env WORLD_SIZE",
+                                               i, QUICK)),
+                    env);
+    }
+    proc_expect_err(&h.node[0], "created a job token in ", 20);
+    proc_expect_err(&h.node[1],
+                    test_text("there is no job token (%s/dlaunch/token does not exist): copy this "
+                              "file, with mode 600, from the coordinator's host (10.77.0.1)",
+                              home[1]),
+                    10);
+    ck_assert_int_lt(access(test_text("%s/dlaunch/token", home[1]), F_OK), 0);
+    ck_assert_int_eq(netns_sh(1, "mkdir -p %s/dlaunch && cp -p %s/dlaunch/token %s/dlaunch/token",
+                              home[1], home[0], home[1]),
+                     0);
+    for (int i = 0; i < 2; i++) {
+        expect_exit(&h, i, 0, 20);
+        expect_printed(&h.node[i], "WORLD_SIZE=2\n");
+    }
+    ck_assert_int_eq(count_text(h.node[1].err, "created a job token"), 0);
+    hosts_fini(&h);
+}
+END_TEST
+
+/* It is waited for, in a home folder that may be shared, and then the launcher ends. */
+START_TEST(the_token_is_not_copied)
+{
+    struct hosts h = {0};
+    for (int i = 0; i < 2; i++) {
+        char *env[] = {test_text("XDG_CONFIG_HOME=%s", tmppath(test_text("home%d", i))), NULL};
+        netns_start(&h.node[i], i,
+                    dlaunch_argv("", test_text("--nnodes 2 --node_rank %d --master_addr 10.77.0.1 "
+                                               "%s %%W env WORLD_SIZE",
+                                               i, QUICK)),
+                    env);
+    }
+    expect_exit(&h, 1, 2, 30);
+    expect_said(&h.node[1], "cannot join 10.77.0.1:29500: there is no job token");
+    expect_said(&h.node[1], "from the coordinator's host (10.77.0.1)");
+    proc_kill(&h.node[0], SIGTERM);
+    expect_exit(&h, 0, 128 + SIGTERM, 20);
+    hosts_fini(&h);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------ firewalls */
+
 /* Rules for what comes in at a host. */
 static void firewall(int host, const char *rules)
 {
@@ -320,8 +438,6 @@ START_TEST(data_over_the_other_interface)
         no_firewall(i);
 }
 END_TEST
-
-/* ------------------------------------------------------------------------------------ firewalls */
 
 /* Only one port of host0 accepts connections: rendezvous and store share it. */
 START_TEST(one_open_port_is_enough)
@@ -453,6 +569,9 @@ static Suite *suite(void)
     tcase_add_test(tc, one_open_port_is_enough);
     tcase_add_test(tc, another_user_of_the_coordinators_host);
     tcase_add_test(tc, a_closed_port_is_named);
+    tcase_add_loop_test(tc, a_job_on_one_host, 0, ARRAY_LEN(own_jobs));
+    tcase_add_test(tc, the_token_is_made_once);
+    tcase_add_test(tc, the_token_is_not_copied);
     tc = test_case(s, "training", 180);
     tcase_add_checked_fixture(tc, setup, netns_teardown);
     tcase_add_test(tc, training_ends_alike);

@@ -6,6 +6,7 @@
 
 #include "rendezvous/wire/pending.h"
 #include "rendezvous/discovery/rdzv_backend.h"
+#include "rendezvous/wire/auth.h"
 #include "rendezvous/rules/rdzv_msg.h"
 
 /* ------------------------------------------------------------------------------------ strangers */
@@ -234,56 +235,150 @@ START_TEST(port_in_use_by_another_job)
 }
 END_TEST
 
-START_TEST(bind_rules)
-{
-    struct endpoint_bind b;
-    struct netaddr addrs[2], own;
-    char ip[ADDR_STRLEN];
-    ck_assert(rdzv_choose_bind("localhost", 5, NULL, 0, 2, &b) && !b.any);
-    ck_assert_str_eq(netaddr_ip(&b.addr, ip), "127.0.0.1");
-    ck_assert_int_eq(netaddr_port(&b.addr), 5);
-    ck_assert(rdzv_choose_bind("127.0.0.2", 5, NULL, 0, 2, &b) && !b.any);
-    ck_assert_str_eq(netaddr_ip(&b.addr, ip), "127.0.0.2");
-    ck_assert(rdzv_choose_bind("::1", 5, NULL, 0, 2, &b) && !b.any);
-    ck_assert_str_eq(netaddr_ip(&b.addr, ip), "::1");
-    /* One node needs no one else. */
-    netaddr_parse_ip(&addrs[0], "192.0.2.1", 5);
-    ck_assert(rdzv_choose_bind("elsewhere", 5, addrs, 1, 1, &b) && !b.any);
-    ck_assert_str_eq(netaddr_ip(&b.addr, ip), "127.0.0.1");
-    /* Not of this host. */
-    ck_assert(!rdzv_choose_bind("elsewhere", 5, addrs, 1, 2, &b));
-    /* Debian's 127.0.1.1 for the host's own name. */
-    netaddr_parse_ip(&addrs[0], "127.0.1.1", 5);
-    ck_assert(rdzv_choose_bind("myhost", 5, addrs, 1, 2, &b) && b.any);
-    ck_assert_int_eq(netaddr_port(&b.addr), 5);
-    if (netaddr_list_local(&own, 1) < 1) {
-        test_skip("this host has no address but loopback: the name of one is not tried");
-        return;
-    }
-    addrs[1] = own; /* the better one counts */
-    netaddr_set_port(&addrs[1], 5);
-    ck_assert(rdzv_choose_bind("myhost", 5, addrs, 2, 2, &b) && !b.any);
-    ck_assert(netaddr_same_ip(&b.addr, &own));
-    addrs[0] = addrs[1]; /* twice the same */
-    ck_assert(rdzv_choose_bind("myhost", 5, addrs, 2, 2, &b) && !b.any);
-    ck_assert(netaddr_same_ip(&b.addr, &own));
-}
-END_TEST
+/* -------------------------------------------------------------------------------- where they meet
+ */
 
-/* Other nodes may know, or reach, only one of the addresses. */
-START_TEST(a_name_of_several_addresses)
+/* In a network with the addresses 10.0.0.1 and 10.0.0.2. `resolved`: what the name leads to. */
+static const struct {
+    const char *called, *resolved[3];
+    enum meeting_kind kind;
+    const char *one, *several; /* where it listens: "*" everywhere */
+    bool one_as_called, several_as_called;
+} places[] = {
+    {"", {NULL}, MEETING_EVERY, "*", "*", false, false},
+    {"0.0.0.0", {NULL}, MEETING_EVERY, "*", "*", false, false},
+    {"::", {NULL}, MEETING_EVERY, "*", "*", false, false},
+    {"localhost", {NULL}, MEETING_LOOPBACK, "127.0.0.1", "127.0.0.1", true, true},
+    {"127.0.0.2", {NULL}, MEETING_LOOPBACK, "127.0.0.2", "127.0.0.2", true, true},
+    {"::1", {NULL}, MEETING_LOOPBACK, "::1", "::1", true, true},
+    {"myhost", {"127.0.1.1"}, MEETING_LOOPBACK_NAME, "127.0.1.1", "*", true, true},
+    {"myhost", {"127.0.1.1", "::1"}, MEETING_SEVERAL, "*", "*", true, true},
+    {"10.0.0.1", {NULL}, MEETING_OWN, "10.0.0.1", "10.0.0.1", true, true},
+    {"myhost", {"10.0.0.2"}, MEETING_OWN, "10.0.0.2", "10.0.0.2", true, true},
+    {"myhost", {"10.0.0.2", "10.0.0.2"}, MEETING_OWN, "10.0.0.2", "10.0.0.2", true, true},
+    {"myhost", {"192.0.2.1", "10.0.0.2"}, MEETING_OWN, "10.0.0.2", "10.0.0.2", true, true},
+    {"myhost", {"10.0.0.1", "10.0.0.2"}, MEETING_SEVERAL, "*", "*", true, true},
+    {"myhost", {"127.0.1.1", "10.0.0.1"}, MEETING_SEVERAL, "*", "*", true, true},
+    {"192.0.2.1", {NULL}, MEETING_ELSEWHERE, "127.0.0.1", "*", false, true},
+    {"elsewhere", {"192.0.2.1"}, MEETING_ELSEWHERE, "127.0.0.1", "*", false, true},
+    {"nohost", {NULL}, MEETING_ELSEWHERE, "127.0.0.1", "*", false, true},
+};
+
+static void expect_listening(const struct meeting *m, const char *where, const char *called)
 {
-    struct endpoint_bind b;
-    struct netaddr own[2];
     char ip[ADDR_STRLEN];
+    bool all = strcmp(where, "*") == 0;
+    ck_assert_msg(m->bind.any == all, "%s", called);
+    ck_assert_int_eq(netaddr_port(&m->bind.addr), 5);
+    if (!all)
+        ck_assert_str_eq(netaddr_ip(&m->bind.addr, ip), where);
+}
+
+START_TEST(where_the_coordinator_listens)
+{
     if (!enter_network_of(2)) {
         test_skip("no network namespace to be had");
         return;
     }
-    ck_assert_int_eq(netaddr_list_local(own, 2), 2);
-    ck_assert(rdzv_choose_bind("myhost", 5, own, 2, 2, &b) && b.any);
-    ck_assert_str_eq(netaddr_ip(&b.addr, ip), "::");
-    ck_assert_int_eq(netaddr_port(&b.addr), 5);
+    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+        struct netaddr addrs[3];
+        struct meeting m;
+        int n = 0;
+        for (; n < 3 && places[i].resolved[n]; n++)
+            netaddr_parse_ip(&addrs[n], places[i].resolved[n], 5);
+        meeting_choose(&m, places[i].called, 5, addrs, n, 1, NULL);
+        ck_assert_int_eq(m.kind, places[i].kind);
+        expect_listening(&m, places[i].one, places[i].called);
+        ck_assert_int_eq(m.as_called, places[i].one_as_called);
+        meeting_choose(&m, places[i].called, 5, addrs, n, 2, NULL);
+        expect_listening(&m, places[i].several, places[i].called);
+        ck_assert_int_eq(m.as_called, places[i].several_as_called);
+    }
+}
+END_TEST
+
+/* How one node is told to meet, and what its workers must be able to connect to. */
+static const struct {
+    enum rdzv_backend backend;
+    const char *endpoint, *local;
+    const char *told; /* MASTER_ADDR */
+} meetings[] = {
+    {RDZV_STATIC, "127.0.0.1", NULL, "127.0.0.1"},
+    {RDZV_STATIC, "localhost", NULL, "localhost"},
+    {RDZV_STATIC, "::1", NULL, "::1"},
+    {RDZV_STATIC, "10.0.0.2", NULL, "10.0.0.2"},
+    {RDZV_STATIC, "10.0.0.2", "10.0.0.1", "10.0.0.2"},
+    {RDZV_STATIC, "0.0.0.0", NULL, "127.0.0.1"},
+    {RDZV_STATIC, "::", "10.0.0.1", "10.0.0.1"},
+    {RDZV_STATIC, "192.0.2.1", NULL, "127.0.0.1"},
+    {RDZV_STATIC, "nohost.invalid", NULL, "127.0.0.1"},
+    {RDZV_C10D, "127.0.0.1", NULL, "127.0.0.1"},
+    {RDZV_C10D, "localhost", "10.0.0.1", "10.0.0.1"},
+    {RDZV_C10D, "10.0.0.2", NULL, "10.0.0.2"},
+    {RDZV_C10D, "0.0.0.0", "10.0.0.1", "10.0.0.1"},
+    {RDZV_C10D, "192.0.2.1", NULL, "127.0.0.1"},
+    {RDZV_C10D, "127.0.0.1", "192.0.2.1", "127.0.0.1"}, /* nobody's */
+    {RDZV_FILE, NULL, NULL, "127.0.0.1"},
+    {RDZV_FILE, NULL, "10.0.0.2", "10.0.0.2"},
+};
+
+/* A client of the store at what a worker is told: an answer, or the connection is refused. */
+static void expect_store_at(const struct node *n)
+{
+    static const uint8_t hello[] = {0, 0xce, 0xf7, 0x85, 0x3c, 13, 1, 2, 3, 4};
+    struct netaddr a;
+    uint8_t answer[4];
+    const char *ip = strcmp(n->master_addr, "localhost") ? n->master_addr : "127.0.0.1";
+    ck_assert_msg(netaddr_parse_ip(&a, ip, n->master_port), "%s", n->master_addr);
+    int fd = socket(a.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_msg(connect(fd, &a.sa, a.len) == 0, "nothing listens at %s:%d", n->master_addr,
+                  n->master_port);
+    ck_assert_int_eq(send(fd, hello, sizeof(hello), 0), sizeof(hello));
+    ck_assert_uint_eq(hear(fd, answer, sizeof(answer), 4), 4);
+    close(fd);
+}
+
+/* A port of this host's that is told, and nothing listens there: a worker can. */
+static void expect_room_at(const struct node *n)
+{
+    struct endpoint_bind b = {0};
+    struct err e = ERR_INIT;
+    ck_assert(netaddr_parse_ip(&b.addr, n->master_addr, n->master_port));
+    int fd = endpoint_listen(&b, &e);
+    ck_assert_msg(fd >= 0, "%s", e.msg);
+    close(fd);
+}
+
+enum { BY_AGENT, BY_RELAY, BY_NOBODY, STORES };
+
+START_TEST(what_workers_are_told_listens)
+{
+    static struct auth no_token; /* as in a job on one node that names none */
+    if (!enter_network_of(2)) {
+        test_skip("no network namespace to be had");
+        return;
+    }
+    int store = _i % STORES;
+    struct rdzv_config *c = config_of(0, meetings[_i / STORES].backend, 0, 1, 1);
+    c->endpoint_host = c->master_addr = meetings[_i / STORES].endpoint;
+    c->endpoint_path = tmppath("meeting");
+    c->local_addr = meetings[_i / STORES].local;
+    c->agent_store = store != BY_NOBODY;
+    c->relay = store == BY_RELAY;
+    c->auth = &no_token;
+    open_node(0);
+    wait_runs(0, 0, 1);
+    struct node *n = &nodes[0];
+    if (store == BY_NOBODY) {
+        expect_room_at(n);
+        return;
+    }
+    ck_assert_str_eq(n->master_addr, meetings[_i / STORES].told);
+    if (store == BY_RELAY) {
+        strcpy(n->master_addr, "127.0.0.1");
+        n->master_port = rdzv_relay_port(n->r);
+    }
+    expect_store_at(n);
 }
 END_TEST
 
@@ -398,8 +493,9 @@ static Suite *suite(void)
     tc = net_case(s, "port", 30);
     tcase_add_test(tc, port_in_use_names_the_owner);
     tcase_add_test(tc, port_in_use_by_another_job);
-    tcase_add_test(tc, bind_rules);
-    tcase_add_test(tc, a_name_of_several_addresses);
+    tc = net_case(s, "meeting", 30);
+    tcase_add_test(tc, where_the_coordinator_listens);
+    tcase_add_loop_test(tc, what_workers_are_told_listens, 0, (int)(ARRAY_LEN(meetings) * STORES));
     tc = net_case(s, "endpoint", 40);
     tcase_add_test(tc, silent_connections_are_bounded);
     tcase_add_test(tc, silent_clients_of_the_store_are_kept);

@@ -80,29 +80,37 @@ static struct auth *guard_for(const char *prog, ...)
 #define HAS(text, part) ck_assert_msg(strstr(text, part), "'%s' is not in: %s", part, text)
 #define REMOTE          "--nnodes=2", "--node_rank=1", "--master_addr=192.0.2.77", "/bin/true", NULL
 
-START_TEST(made_when_first_needed)
+static bool has_own(void)
+{
+    return access(tmppath("config/dlaunch/token"), F_OK) == 0;
+}
+
+/* Not before the launcher is about to listen where others can reach it: those that only join need
+ * the token of that one. */
+START_TEST(made_by_the_launcher_that_hosts)
 {
     struct stat st;
     struct auth *g = guard_for("dlaunch", "--nnodes=2", "--node_rank=1", "/bin/true", NULL);
-    ck_assert(g && !g->open && g->secret_len == 0); /* loopback: not needed */
-    ck_assert_int_lt(access(tmppath("config/dlaunch/token"), F_OK), 0);
+    ck_assert(g && !g->open && g->secret_len == 0 && !auth_may_come(g)); /* loopback: not needed */
     g = guard_for("dlaunch", "--dry_run", REMOTE);
-    ck_assert(g && g->secret_len == 0);
-    ck_assert_int_lt(access(tmppath("config/dlaunch/token"), F_OK), 0);
+    ck_assert(g && g->secret_len == 0 && !auth_may_come(g));
     g = guard_for("dlaunch", "--print_binding", REMOTE);
-    ck_assert(g && g->secret_len == 0);
-    ck_assert_int_lt(access(tmppath("config/dlaunch/token"), F_OK), 0);
+    ck_assert(g && g->secret_len == 0 && !auth_may_come(g));
     g = guard_for("dlaunch", REMOTE);
-    ck_assert(g && !g->open && !g->everywhere);
+    ck_assert(g && !g->open && !g->everywhere && auth_may_come(g));
+    auth_find(g, false);
+    ck_assert(auth_may_come(g) && !has_own());
+    HAS(g->source, "config/dlaunch/token does not exist");
+    auth_find(g, true);
+    ck_assert(!auth_may_come(g) && g->made);
     ck_assert_uint_eq(g->secret_len, 64);
-    HAS(g_said, "created a job token in");
     ck_assert_int_eq(stat(tmppath("config/dlaunch/token"), &st), 0);
     ck_assert_uint_eq(st.st_mode & 07777, 0600);
     uint8_t first[64];
     memcpy(first, g->secret, 64);
     g = guard_for("dlaunch", REMOTE);
     ck_assert_mem_eq(first, g->secret, 64);
-    ck_assert_ptr_null(strstr(g_said, "token"));
+    ck_assert(!g->made);
     options_fini(&g_options);
     options_init(&g_options, "dlaunch");
     ck_assert_int_eq(token_new(&g_options, &g_error), 0);
@@ -111,16 +119,78 @@ START_TEST(made_when_first_needed)
 }
 END_TEST
 
-/* A spare is on another host. */
-START_TEST(one_node_and_a_spare_need_a_token)
+/* The coordinator has made it meanwhile, in a home folder that both see; or the user has copied it,
+ * badly at first. */
+START_TEST(comes_later)
 {
-    struct auth *g = guard_for("dlaunch", "--nnodes=1", "--spares=1", "--rdzv_backend=c10d",
-                               "--rdzv_endpoint=192.0.2.77", "/bin/true", NULL);
+    struct auth *g = guard_for("dlaunch", REMOTE);
+    ck_assert(g && auth_may_come(g));
+    ck_assert_int_eq(mkdir(tmppath("config"), 0700), 0);
+    ck_assert_int_eq(mkdir(tmppath("config/dlaunch"), 0700), 0);
+    secret_file(tmppath("config/dlaunch/token"), LONG, 0644);
+    auth_find(g, true);
+    ck_assert(auth_may_come(g));
+    HAS(g->source, "is accessible to other users");
+    ck_assert_int_eq(chmod(tmppath("config/dlaunch/token"), 0600), 0);
+    auth_find(g, false);
+    ck_assert(!auth_may_come(g) && !g->made);
+    ck_assert_uint_eq(g->secret_len, 32);
+}
+END_TEST
+
+static bool needs_token(const char *prog, const char *const *options)
+{
+    const char *o[4] = {"--verbose", "--verbose", "--verbose", "--verbose"};
+    for (int i = 0; i < 4 && options[i]; i++)
+        o[i] = options[i];
+    struct auth *g = guard_for(prog, o[0], o[1], o[2], o[3], "/bin/true", NULL);
     ck_assert_msg(g, "%s", g_error.msg);
-    ck_assert_uint_gt(g->secret_len, 0);
-    g = guard_for("dlaunch", "--nnodes=1", "--rdzv_backend=c10d", "--rdzv_endpoint=192.0.2.77",
-                  "/bin/true", NULL);
-    ck_assert(g && g->secret_len == 0);
+    return g->open || auth_may_come(g);
+}
+
+/* Whether strangers could reach where the nodes meet: not when that is loopback. */
+START_TEST(needed_where_others_can_come)
+{
+    static const struct {
+        const char *options[4];
+        bool dlaunch, torchrun; /* there it runs open, and says so */
+    } rows[] = {
+        /* etcd is at localhost, not the nodes. */
+        {{"--nnodes=2", "--rdzv_backend=etcd"}, true, true},
+        {{"--nnodes=2", "--rdzv_backend=etcd", "--rdzv_endpoint=localhost:2379"}, true, true},
+        {{"--nnodes=2", "--rdzv_backend=etcd", "--rdzv_endpoint=192.0.2.7:2379"}, true, true},
+        {{"--nnodes=2", "--rdzv_backend=file", "--rdzv_endpoint=f"}, true, true},
+        {{"--nnodes=2", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost"}, false, false},
+        {{"--nnodes=2", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost.localdomain"},
+         false,
+         false},
+        {{"--nnodes=2", "--rdzv_backend=c10d", "--rdzv_endpoint=[::1]"}, false, false},
+        {{"--nnodes=2", "--rdzv_backend=c10d", "--rdzv_endpoint=192.0.2.7"}, true, true},
+        {{"--nnodes=2", "--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1,192.0.2.7"}, true, true},
+        {{"--nnodes=1", "--spares=1", "--rdzv_backend=c10d", "--rdzv_endpoint=192.0.2.7"},
+         true,
+         true},
+        /* One node: the kernel tells who comes from here, and whoever comes from elsewhere is
+         * refused; torchrun's store is open to them. */
+        {{"--nnodes=1"}, false, false},
+        {{"--nnodes=1", "--rdzv_backend=etcd"}, false, false},
+        {{"--nnodes=1", "--rdzv_backend=file", "--rdzv_endpoint=f"}, false, false},
+        {{"--nnodes=1", "--master_addr=192.0.2.7", "--master_port=29600"}, false, true},
+        {{"--nnodes=1", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"}, false, false},
+        {{"--nnodes=1", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0",
+          "--local_addr=192.0.2.7"},
+         false,
+         true},
+        {{"--standalone", "--local_addr=192.0.2.7"}, false, true},
+        {{"--standalone"}, false, false},
+    };
+    ck_assert_int_eq(chdir(tmppath(".")), 0);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        ck_assert_msg(needs_token("dlaunch", rows[i].options) == rows[i].dlaunch, "row %zu", i);
+        ck_assert_msg(needs_token("torchrun", rows[i].options) == rows[i].torchrun,
+                      "torchrun: row %zu", i);
+        ck_assert_msg(!strstr(g_said, "anybody") == !rows[i].torchrun, "row %zu: %s", i, g_said);
+    }
 }
 END_TEST
 
@@ -250,6 +320,7 @@ START_TEST(open_on_purpose)
     setenv("XDG_CONFIG_HOME", "/proc/nowhere", 1);
     g = guard_for("dlaunch", REMOTE);
     ck_assert(g && !g->open && g->secret_len == 0);
+    auth_find(g, true);
     HAS(g->source, "cannot create /proc/nowhere");
 }
 END_TEST
@@ -259,8 +330,9 @@ static Suite *suite(void)
     Suite *s = suite_create("token");
     TCase *tc = tcase_create("token");
     tcase_add_checked_fixture(tc, setup, NULL);
-    tcase_add_test(tc, made_when_first_needed);
-    tcase_add_test(tc, one_node_and_a_spare_need_a_token);
+    tcase_add_test(tc, made_by_the_launcher_that_hosts);
+    tcase_add_test(tc, comes_later);
+    tcase_add_test(tc, needed_where_others_can_come);
     tcase_add_test(tc, named);
     tcase_add_test(tc, named_in_the_environment);
     tcase_add_test(tc, not_believed);

@@ -1,0 +1,24 @@
+/* agent_state.h: the states of the agent and of its workers; agent_rules.h draws the moves. */
+#ifndef AGENT_RULES_AGENT_STATE_H
+#define AGENT_RULES_AGENT_STATE_H
+
+enum node_state {
+    NODE_INIT,         /* not joined yet */
+    NODE_RENDEZVOUS,   /* joined, no worker alive, waiting for the nodes to be complete */
+    NODE_STARTING,     /* complete: sockets and segment are made, then the workers */
+    NODE_RUNNING,      /* all started; exits are counted */
+    NODE_EXIT_BARRIER, /* every worker here exited with 0; waiting for the other nodes */
+    NODE_STOPPING,     /* stop signal sent; SIGKILL after the grace; until no descendant is left */
+    NODE_DONE,         /* the job is over for this node */
+    NODE_STATES
+};
+
+enum worker_state {
+    WORKER_IDLE,    /* not started in this round */
+    WORKER_RUNNING, /* its process is alive */
+    WORKER_EXITING, /* its process is not reaped yet, but its failure is known */
+    WORKER_EXITED,  /* its process is reaped; its pipes may still be read */
+    WORKER_CLOSED,  /* everything that it wrote has been read, too */
+};
+
+#endif

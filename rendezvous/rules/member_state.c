@@ -1,8 +1,10 @@
 #include "rendezvous/rules/member_state.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/debug_assert.h"
 #include "core/fsm.h"
 #include "core/mem.h"
 #include "rendezvous/rules/text.h"
@@ -1069,6 +1071,84 @@ uint64_t member_state_deadline(const struct member_state *m)
     return at;
 }
 
+/* --------------------------------------------------------------------------------------- checks */
+
+static bool due(const struct member_state *m, unsigned bits)
+{
+    return m->due & bits;
+}
+
+/* What is due to the agent fits the round. */
+static void check_round(const struct member_state *m)
+{
+    enum round_state r = (enum round_state)m->round.state;
+    assert(!due(m, DUE_PREPARE) || r == PREPARING);
+    assert(!due(m, DUE_RUN) || r == RUNNING);
+    /* The next round may begin before the agent was told that the last one has ended. */
+    assert(!due(m, DUE_STOP) || (!m->leaving && (m->stop_called || r == PREPARING)));
+    assert(r == IDLE || m->has_run == (r != PREPARING && r != PREPARED));
+    assert(!m->stop_called || m->has_run);
+    assert(r == IDLE || m->gen.counter > 0);
+    bool has_table = generation_equal(m->table.gen, m->gen) && m->table.nnodes > 0;
+    assert((r != RUNNING && r != STOPPING && r != DONE) || has_table);
+    assert(m->nrespawns == 0 || r == RUNNING || r == DONE);
+    for (int i = 0; i < m->nrespawns; i++)
+        assert(m->respawns[i].id <= m->respawned &&
+               m->respawns[i].local_rank < m->rules.hello.nproc);
+    assert(m->nports == 0 || m->nports == m->rules.hello.nproc);
+    assert(m->group_rank >= -1 && m->last_rank >= -1);
+}
+
+static void check_contact(const struct member_state *m)
+{
+    assert(!(m->joined && m->electing));
+    assert(!m->electing || (m->elect && electors(m)));
+    assert(!m->spare || m->joined);
+    assert(m->connected || !due(m, DUE_DISCONNECT | DUE_HELLO | DUE_LIST_RAN | DUE_LIST_PREPARED));
+    assert(!due(m, DUE_LIST_RAN) || m->list_ran.n);
+    assert(m->ended || m->gen.counter == 0 || !generation_before(m->high, m->gen));
+    assert(m->seen_epoch >= m->high.epoch);
+    assert(m->rules.lease || m->lease_ns == 0);
+    assert(!m->lease_ns || m->seen_epoch); /* somebody has given it */
+    assert(m->heartbeat_ns && m->dead_ns);
+}
+
+static void check_failures(const struct member_state *m)
+{
+    assert(m->nqueue <= m->cap_queue && m->nqueue <= QUEUE_MAX && m->sent_seq <= m->last_seq);
+    for (size_t i = 0; i < m->nqueue; i++)
+        assert(m->queue[i].seq <= m->last_seq && m->queue[i].len &&
+               (i == 0 || m->queue[i - 1].seq < m->queue[i].seq));
+}
+
+static void check_end(const struct member_state *m)
+{
+    enum round_state r = (enum round_state)m->round.state;
+    assert(!m->leaving || m->leave_text[0]);
+    assert(m->leave_ns == 0 || m->leaving);
+    assert(!due(m, DUE_FINISH) || (m->ended && !m->finished && r == IDLE));
+    assert(!m->finished || (m->ended && r == IDLE));
+    if (!m->ended) {
+        assert(!m->finished);
+        return;
+    }
+    assert(r == IDLE || r == STOPPING);
+    assert(r != IDLE || m->finished || due(m, DUE_FINISH)); /* the agent learns of it */
+    assert(!due(m, DUE_HELLO | DUE_LIST_RAN | DUE_LIST_PREPARED | DUE_PREPARE | DUE_RUN));
+    assert(!m->connected || due(m, DUE_DISCONNECT));
+    assert(m->result.exit_code == 0 || m->result.text[0]);
+}
+
+void member_state_check(const struct member_state *m)
+{
+    check_round(m);
+    check_contact(m);
+    check_failures(m);
+    check_end(m);
+    /* Who is not over goes on by itself, or makes a connection. */
+    assert(m->ended || !m->connected || member_state_deadline(m) != NEVER);
+}
+
 /* -------------------------------------------------------------------------------------- actions */
 
 static enum member_phase phase_of(const struct member_state *m)
@@ -1170,6 +1250,7 @@ static bool next_callback(struct member_state *m, struct member_action *a)
 
 bool member_state_next(struct member_state *m, struct member_action *a, uint64_t now)
 {
+    debug_check(member_state_check(m));
     if (take_due(m, DUE_DISCONNECT)) {
         m->connected = false;
         m->due &= ~(DUE_HELLO | DUE_LIST_RAN | DUE_LIST_PREPARED | DUE_STATUS);

@@ -88,6 +88,10 @@ void member_state_leave(struct member_state *m, enum stop_reason reason, int exi
  */
 void member_state_fail(struct member_state *m, const char *text);
 
+/* Asserts what must hold after every event: what is due fits the state of the round, and what is
+ * known of the connection, the lease and the end does not contradict itself. For tests. */
+void member_state_check(const struct member_state *m);
+
 void member_state_tick(struct member_state *m, uint64_t now);
 uint64_t
 member_state_deadline(const struct member_state *m); /* when it is due; UINT64_MAX: never */

@@ -111,10 +111,34 @@ struct rdzv_node *rdzv_nodes_holder(const struct rdzv_nodes *s, int node_rank)
     return node_rank >= 0 && node_rank < s->cap_by_rank ? s->by_rank[node_rank] : NULL;
 }
 
+static bool is_ready(const struct rdzv_node *n)
+{
+    return n->conn != RDZV_NO_CONN && n->phase == MEMBER_IDLE && !n->workers && !n->leaving &&
+           !rdzv_node_is_witness(n);
+}
+
+void rdzv_nodes_check(const struct rdzv_nodes *s)
+{
+    int ready = 0, busy = 0, leaving = 0, witnesses = 0;
+    check_counts(s);
+    for (int i = 0; i < s->n; i++) {
+        const struct rdzv_node *n = s->e[i], *holder = rdzv_nodes_holder(s, n->hello.node_rank);
+        bool witness = rdzv_node_is_witness(n);
+        assert(n->slot == i && rdzv_nodes_find(s, &n->hello.id) == n);
+        assert(n->hello.node_rank < 0 || holder);
+        assert(n->ready == is_ready(n));
+        ready += n->ready;
+        busy += n->workers;
+        leaving += n->leaving && !witness;
+        witnesses += witness;
+    }
+    assert(s->nready == ready && s->nbusy == busy);
+    assert(s->nleaving == leaving && s->nwitnesses == witnesses);
+}
+
 void rdzv_nodes_update_ready(struct rdzv_nodes *s, struct rdzv_node *n)
 {
-    bool ready = n->conn != RDZV_NO_CONN && n->phase == MEMBER_IDLE && !n->workers && !n->leaving &&
-                 !rdzv_node_is_witness(n);
+    bool ready = is_ready(n);
     s->nready += ready - n->ready;
     n->ready = ready;
 }

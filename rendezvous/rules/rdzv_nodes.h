@@ -30,6 +30,9 @@ struct rdzv_node *rdzv_nodes_find(const struct rdzv_nodes *s, const struct node_
 /* The node that has asked for this node_rank; NULL: there is none, or node_rank is -1. */
 struct rdzv_node *rdzv_nodes_holder(const struct rdzv_nodes *s, int node_rank);
 
+/* Asserts that counts and indexes are those of the nodes. */
+void rdzv_nodes_check(const struct rdzv_nodes *s);
+
 /* To be called after every change of what it depends on: connection, phase, workers, leaving. */
 void rdzv_nodes_update_ready(struct rdzv_nodes *s, struct rdzv_node *n);
 void rdzv_nodes_set_workers(struct rdzv_nodes *s, struct rdzv_node *n, bool workers);

@@ -86,6 +86,22 @@ struct rdzv_conn *rdzv_output_conn(struct rdzv_output *o, uint32_t conn)
     return &o->conns[conn];
 }
 
+void rdzv_output_check(const struct rdzv_output *o)
+{
+    size_t queued = 0;
+    for (size_t i = 0; i < o->nconns; i++) {
+        const struct rdzv_conn *c = &o->conns[i];
+        assert(!c->pending || c->queued);
+        assert(!c->node || c->node->conn == i);
+        assert(!(c->pending & PENDING_CLOSE) || (!c->node && c->pending == PENDING_CLOSE));
+        assert(!c->refusal || (c->pending & PENDING_CLOSE));
+        queued += c->queued;
+    }
+    assert(o->queue_head <= o->queue_len && queued == o->queue_len - o->queue_head);
+    assert(o->line_head <= o->nlines && o->nlines <= o->cap_lines);
+    assert(o->event_head <= o->nevents && o->nevents <= o->cap_events);
+}
+
 void rdzv_output_queue(struct rdzv_output *o, uint32_t conn, unsigned pending)
 {
     struct rdzv_conn *c = rdzv_output_conn(o, conn);

@@ -55,6 +55,10 @@ const struct event *rdzv_output_next_event(struct rdzv_output *o);
 /* The connection with this number; it is made when it is new. */
 struct rdzv_conn *rdzv_output_conn(struct rdzv_output *o, uint32_t conn);
 
+/* Asserts that what is due on a connection will be taken, and that each connection of a node is its
+ * node's. */
+void rdzv_output_check(const struct rdzv_output *o);
+
 /* The messages are due on the connection. */
 void rdzv_output_queue(struct rdzv_output *o, uint32_t conn, unsigned pending);
 

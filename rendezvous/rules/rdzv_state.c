@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/debug_assert.h"
 #include "core/fsm.h"
 #include "core/mem.h"
 #include "rendezvous/rules/failure_log.h"
@@ -1534,6 +1535,104 @@ uint64_t rdzv_state_deadline(const struct rdzv_state *s)
     return sooner(at, s->nodes.nready >= s->rules.min_nodes ? s->last_call_at : s->join_at);
 }
 
+/* --------------------------------------------------------------------------------------- checks */
+
+/* What the members of the round have done, of those that are not lost. */
+struct census {
+    int present, prepared, started, done, running;
+};
+
+static void check_members(const struct rdzv_state *s, struct census *c)
+{
+    int members = 0;
+    *c = (struct census){0};
+    for (int i = 0; i < s->nmembers; i++) {
+        const struct rdzv_node *n = s->members[i];
+        if (!n)
+            continue;
+        assert(n->group_rank == i && !rdzv_node_is_witness(n));
+        assert(!n->done || n->started);
+        c->present++;
+        c->prepared += n->prepared;
+        c->started += n->started;
+        c->done += n->done;
+        c->running += !n->stopped;
+    }
+    for (int i = 0; i < s->nodes.n; i++) {
+        const struct rdzv_node *n = s->nodes.e[i];
+        members += n->group_rank >= 0;
+        assert(n->conn == RDZV_NO_CONN ||
+               (n->conn < s->out.nconns && s->out.conns[n->conn].node == n));
+        assert(n->heard_ns && n->late_ns <= s->late_ns);
+        assert(!n->released || n->leaving);
+        for (int k = 0; k < n->norders; k++)
+            assert(n->orders[k].respawn.id <= n->last_order &&
+                   (k == 0 || n->orders[k - 1].respawn.id < n->orders[k].respawn.id));
+    }
+    assert(members == c->present);
+}
+
+/* What belongs to the phase. */
+static void check_phase(const struct rdzv_state *s, const struct census *c)
+{
+    int lost = s->nmembers - c->present;
+    bool in_round = s->nmembers > 0;
+    assert(!in_round || (s->nmembers >= s->rules.min_nodes && s->nmembers <= s->rules.max_nodes));
+    assert(!s->election.standing || !in_round);
+    switch ((enum rdzv_phase)s->phase.state) {
+    case RDZV_COLLECT:
+        assert(!in_round && !s->end);
+        break;
+    case RDZV_PREPARE:
+        assert(in_round && lost == 0 && s->nprepared == c->prepared && !s->end);
+        assert(s->last_call_at == NEVER && s->not_before == NEVER);
+        break;
+    case RDZV_RUN: /* who is lost without a stop was done */
+        assert(in_round && s->ndone == c->done + lost && s->nstarted == c->started + lost);
+        assert(s->ndone < s->nmembers && !s->end);
+        assert(generation_equal(s->table.gen, s->gen) && s->table.nnodes == s->nmembers);
+        assert(s->began && s->last_call_at == NEVER && s->not_before == NEVER);
+        break;
+    case RDZV_STOP:
+        assert(in_round && s->nrunning == c->running && s->nrunning > 0);
+        assert(generation_equal(s->table.gen, s->gen) && s->why_counter == s->gen.counter);
+        assert(s->why.text[0] && s->stop_ns >= s->run_ns);
+        break;
+    default:
+        assert(s->close_at != NEVER && s->result_ns);
+        assert(s->result.exit_code == 0 || s->result.text[0]);
+        assert(!s->reported_finished || s->finished);
+        break;
+    }
+}
+
+/* Nobody is kept waiting: there is a time at which the coordinator goes on by itself. */
+static void check_times(const struct rdzv_state *s)
+{
+    bool over = s->phase.state == RDZV_FINISH;
+    assert(over || (!s->finished && !s->reported_finished));
+    assert(rdzv_state_deadline(s) != NEVER || s->finished);
+    bool others = false;
+    for (int i = 0; i < s->nodes.n && !others; i++)
+        others = !s->nodes.e[i]->peer.own;
+    assert(!others || s->check_at != NEVER);
+    assert(s->restarts >= 0 && s->node_restarts >= 0);
+    assert(over || s->election.standing || s->rules.max_node_restarts < 0 ||
+           s->node_restarts <= s->rules.max_node_restarts);
+    for (size_t i = 0; i + 1 < s->log.n; i++)
+        assert(s->log.f[i].rank < 0 || s->log.f[i].rank != s->log.f[i + 1].rank);
+}
+
+void rdzv_state_check(const struct rdzv_state *s)
+{
+    struct census c;
+    rdzv_nodes_check(&s->nodes);
+    rdzv_output_check(&s->out);
+    check_members(s, &c);
+    check_phase(s, &c);
+    check_times(s);
+}
+
 /* -------------------------------------------------------------------------------------- actions */
 
 static void fill_respawns(struct rdzv_state *s, const struct rdzv_node *n, struct rdzv_view *v,
@@ -1629,6 +1728,7 @@ bool rdzv_state_next(struct rdzv_state *s, struct rdzv_action *a, uint64_t now)
     const char *text = NULL;
     uint32_t conn;
     unsigned pending;
+    debug_check(rdzv_state_check(s));
     if (rdzv_output_next_line(&s->out, &level, &text)) {
         *a = (struct rdzv_action){.act = RDZV_ACT_LOG, .level = level, .text = text};
     } else if ((a->event = rdzv_output_next_event(&s->out))) {

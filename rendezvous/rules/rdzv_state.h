@@ -74,6 +74,10 @@ bool rdzv_state_restart(struct rdzv_state *s, const char *text, uint64_t now);
 /* The connection of the node that has this rank in the round that runs; RDZV_NO_CONN: none. */
 uint32_t rdzv_state_conn_of(const struct rdzv_state *s, int rank);
 
+/* Asserts what must hold after every event: each count is that of what it counts, what belongs to a
+ * round is there in its phases only, and what is due has a time. For tests. */
+void rdzv_state_check(const struct rdzv_state *s);
+
 /* When rdzv_state_tick() is due; UINT64_MAX: not until something else happens. */
 uint64_t rdzv_state_deadline(const struct rdzv_state *s);
 

@@ -224,6 +224,7 @@ static void drain_coordinator(struct rdzv_state *s, const struct rdzv_rules *rul
     struct rdzv_action a;
     struct rdzv_state_info i;
     int steps = 0;
+    rdzv_state_check(s);
     while (rdzv_state_next(s, &a, now)) {
         struct buf b = BUF_INIT;
         assert(++steps < 10000);
@@ -389,6 +390,7 @@ static void drain_member(struct member_state *m, struct agent *a)
 {
     struct member_action act;
     int steps = 0;
+    member_state_check(m);
     while (member_state_next(m, &act, now)) {
         struct buf b = BUF_INIT;
         assert(++steps < 10000 && !a->finished);

@@ -19,6 +19,7 @@ void drain(void)
     static const char letters[] = "lhvsdprwxkef";
     struct member_action a;
     out[0] = '\0';
+    member_state_check(self);
     while (member_state_next(self, &a, now_ns)) {
         size_t n = strlen(out);
         out[n] = letters[a.act];

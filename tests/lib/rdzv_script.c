@@ -11,6 +11,7 @@ struct rank_table table;
 void drain(void)
 {
     struct rdzv_action a;
+    rdzv_state_check(state);
     while (rdzv_state_next(state, &a, now_ns)) {
         struct seen *c = &seen[a.conn];
         switch (a.act) {

@@ -22,6 +22,8 @@
  *   I14  a launcher that was in no round does not end because a coordinator has lost its majority
  *   I15  a launcher that is told to leave, and has no workers, ends within seconds unless a
  *        coordinator answers
+ *   I16  what the rules know of themselves is not at odds (rdzv_state_check(),
+ *        member_state_check() and their other assertions)
  *
  * And when the faults have stopped:
  *   I7   everything comes to an end in time
@@ -335,6 +337,7 @@ void sim_thaw(int i);
 void sim_fault(void);
 
 /* sim_check.c */
+void sim_expect_assertions(void); /* one that fails breaks I16 */
 void sim_check_round(struct sim_node *n, const struct rank_table *t, int rank);
 void sim_check_workers_ended(struct sim_node *n);
 void sim_check_coordinator(struct sim_node *n);

@@ -2,10 +2,12 @@
 #include "tests/sim/sim.h"
 
 #include <check.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define NODES_BEYOND(max)   (64 + (max) / 4) /* launchers that may wait beside those with a place */
 #define MESSAGES_PER_SECOND 200              /* of one node */
@@ -19,8 +21,23 @@ void sim_broken(const char *invariant, const char *fmt, ...)
     va_end(ap);
     printf("seed %llu at %.6f: %s: %s\n", (unsigned long long)W.seed, (double)now / 1e9, invariant,
            text);
+    signal(SIGABRT, SIG_DFL);
     ck_abort_msg("%s is broken, SIM_SEED=%llu", invariant, (unsigned long long)W.seed);
     abort();
+}
+
+static void on_abort(int signo)
+{
+    (void)signo;
+    printf("seed %llu at %.6f: I16: an assertion fails\n", (unsigned long long)W.seed,
+           (double)now / 1e9);
+    fflush(stdout);
+    _exit(1);
+}
+
+void sim_expect_assertions(void)
+{
+    signal(SIGABRT, on_abort);
 }
 
 /* --------------------------------------------------------------------------------------- rounds */

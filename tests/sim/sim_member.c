@@ -20,6 +20,8 @@ static void retick(struct sim_node *n)
 void sim_member_drain(struct sim_node *n)
 {
     struct member_action a;
+    if (n->m)
+        member_state_check(n->m);
     while (n->m && member_state_next(n->m, &a, sim_clock(n))) {
         struct buf b = BUF_INIT;
         switch (a.act) {

@@ -73,6 +73,7 @@ START_TEST(scenarios)
     uint64_t hash = 0;
     int nodes = (int)env_number("SIM_NODES", 0);
     log_init(LOG_LEVEL_NOTICE, NULL);
+    sim_expect_assertions();
     if (one) {
         W.loud = true;
         log_init(LOG_LEVEL_VERBOSE, NULL);

@@ -847,6 +847,7 @@ static void on_signal(uv_signal_t *h, int signo)
 {
     struct agent *a = container_of(h->data, struct agent, signal_scope);
     char name[24];
+    atomic_fetch_add(&a->link->page->heard, 1);
     if (job_is_stopped_by(a->job, signo)) {
         if (signo == SIGTSTP)
             guardian_refuse_suspend(a->link);

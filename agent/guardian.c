@@ -1,5 +1,6 @@
 /*   agent exits, clean               -> its status
  *   a signal to be forwarded         -> the agent gets it, and is continued if it was stopped
+ *   a further stop signal, unheard   -> SIGKILL to all, sweep; a line; 128+signal
  *   a stop signal, not forwarded     -> we die of it: as "guardian killed"
  *   another child dies               -> it is reaped
  *   agent exits, not clean           -> sweep; its status, 125 for 0
@@ -50,12 +51,16 @@
 struct guardian {
     const struct guardian_opts *opts;
     struct guardian_page *page;
-    int signals;    /* signalfd; all but SIGTSTP */
-    int tstp;       /* signalfd; SIGTSTP stays pending, it is not read */
-    bool tstp_told; /* the agent has been told of the one that is pending */
-    int agent_end;  /* the agent's end of the lifeline, in the agent */
-    timer_t waker;  /* continues this process at the lease's end */
-    bool wakes;     /* there is one */
+    int signals;          /* signalfd; all but SIGTSTP */
+    int tstp;             /* signalfd; SIGTSTP stays pending, it is not read */
+    bool tstp_told;       /* the agent has been told of the one that is pending */
+    int agent_end;        /* the agent's end of the lifeline, in the agent */
+    uint64_t asked_ns;    /* when the first stop signal came; 0: none has */
+    uint64_t react_ns;    /* until when the agent is to handle a further one; 0: none has come */
+    uint32_t heard;       /* page->heard when that came */
+    int further, deaf_to; /* that one; the same if the agent has not handled it */
+    timer_t waker;        /* continues this process at the lease's end */
+    bool wakes;           /* there is one */
     int our_end; /* the guardian's end; no other process has it, so it closes when the guardian dies
                   */
     pid_t agent; /* -1 when it has been reaped */
@@ -340,6 +345,30 @@ static void reap_strays(struct guardian *g)
     }
 }
 
+/* The agent's loop may hang: a further request to stop must end the job all the same. */
+static void note_stop(struct guardian *g, int sig)
+{
+    uint64_t now = mono_ns();
+    if (!g->asked_ns) {
+        g->asked_ns = now;
+    } else if (!g->react_ns && now - g->asked_ns >= (uint64_t)(GUARDIAN_FURTHER_S * 1e9)) {
+        g->react_ns = now + GUARDIAN_REACT_S * UINT64_C(1000000000);
+        g->heard = atomic_load(&g->page->heard);
+        g->further = sig;
+    }
+}
+
+/* False: the agent has not handled the further request in time. */
+static bool agent_reacts(struct guardian *g)
+{
+    if (!g->react_ns || mono_ns() < g->react_ns)
+        return true;
+    g->react_ns = 0;
+    if (atomic_load(&g->page->heard) == g->heard)
+        g->deaf_to = g->further;
+    return !g->deaf_to;
+}
+
 static void handle_signal(struct guardian *g, int sig)
 {
     if (sig == SIGCHLD) {
@@ -349,6 +378,8 @@ static void handle_signal(struct guardian *g, int sig)
     } else if (sig == SIGTSTP && g->opts->isolation == ISOLATE_PIDNS) {
         log_warn("not suspended: the first process of a PID namespace cannot be (--isolate pidns)");
     } else if (sig == SIGCONT || is_listed(g->opts->forward_signals, sig)) {
+        if (g->opts->stop_signals && is_listed(g->opts->stop_signals, sig))
+            note_stop(g, sig);
         if (g->agent > 0)
             kill(g->agent, sig);
         if (g->agent > 0)
@@ -380,13 +411,24 @@ static void on_tstp(struct guardian *g)
         kill(g->agent, SIGTSTP);
 }
 
-/* Until the agent is gone or its lease is over. */
+/* How long to wait for signals; NULL: without limit. */
+static struct timespec *time_left(const struct guardian *g, uint64_t lease, uint64_t now,
+                                  struct timespec *out)
+{
+    uint64_t left = lease ? lease - now : UINT64_MAX, mono = mono_ns();
+    if (g->react_ns && (g->react_ns > mono ? g->react_ns - mono : 0) < left)
+        left = g->react_ns > mono ? g->react_ns - mono : 0;
+    *out = (struct timespec){(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
+    return left == UINT64_MAX ? NULL : out;
+}
+
+/* Until the agent is gone, its lease is over, or it is deaf. */
 static void supervise(struct guardian *g)
 {
     struct pollfd fds[3] = {{g->signals, POLLIN, 0}, {g->our_end, POLLIN, 0}, {-1, POLLIN, 0}};
     uint64_t set = 0; /* what the waker is set to */
-    while (g->agent > 0) {
-        fds[2].fd = g->tstp_told ? -1 : g->tstp;
+    while (g->agent > 0 && agent_reacts(g)) {
+        struct timespec left;
         uint64_t lease = atomic_load(&g->page->lease_ns), now = lease ? lease_clock_ns() : 0;
         if (lease && now >= lease) {
             look_at_agent(g); /* it may have ended in time */
@@ -394,9 +436,8 @@ static void supervise(struct guardian *g)
         }
         if (g->wakes && lease != set)
             set_timer(g->waker, set = lease);
-        struct timespec left = {(time_t)((lease - now) / 1000000000u),
-                                (long)((lease - now) % 1000000000u)};
-        if (ppoll(fds, 3, lease ? &left : NULL, NULL) <= 0)
+        fds[2].fd = g->tstp_told ? -1 : g->tstp;
+        if (ppoll(fds, 3, time_left(g, lease, now, &left), NULL) <= 0)
             continue;
         char wakes[64];
         if (fds[1].revents && read(g->our_end, wakes, sizeof(wakes)) <= 0)
@@ -487,7 +528,11 @@ static int guardian_finish(struct guardian *g, pid_t agent)
     unsigned ended = end_everything(g, agent, &all);
     int status = EXIT_OURS;
     const char *plural = ended == 1 ? "process" : "processes";
-    if (!gone || (!exited && over)) {
+    if (g->deaf_to && !gone) {
+        status = 128 + g->deaf_to;
+        log_error("the agent (pid %d) does not react to a further request to stop; ended %u %s",
+                  (int)agent, ended, plural);
+    } else if (!gone || (!exited && over)) {
         log_error("the lease of this node ran out; ended %u %s", ended, plural);
     } else if (!exited) {
         const char *name = sigabbrev_np(g->exit.si_status);

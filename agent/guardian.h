@@ -31,6 +31,7 @@ struct guardian_page {
     _Atomic uint32_t abandoned; /* 1: some did not die, and the agent has named them */
     _Atomic uint32_t nworkers;  /* workers started and not yet reaped, for messages */
     _Atomic uint32_t suspended; /* 1: the agent stops, or is stopped, by guardian_suspend() */
+    _Atomic uint32_t heard;     /* stop signals that the agent has handled */
     _Atomic uint32_t refused;   /* 1: the agent does not stop for the last SIGTSTP */
     char cgroup[256];           /* to be killed and removed; "" none */
     char unlink_path[3][256];   /* files and empty directories to remove when the agent cannot */
@@ -45,12 +46,19 @@ struct guardian_link {
     bool fused;   /* there is one */
 };
 
+/* A stop signal so long after the first one is a further one, which kills. */
+#define GUARDIAN_FURTHER_S 0.5
+/* For an agent to handle it: its loop does not hang. */
+#define GUARDIAN_REACT_S 3
+
 struct guardian_opts {
     enum isolation isolation;
     const int *forward_signals; /* 0-terminated: sent on to the agent as they come. SIGTSTP and
                                    SIGCONT always are, signals ignored at the start never; of
                                    SIGTERM, SIGINT, SIGHUP, SIGQUIT those not listed kill the
                                    guardian, others have no effect */
+    const int *stop_signals;    /* 0-terminated, some of those: the agent is to handle a further one
+                                   within GUARDIAN_REACT_S, or everything is ended. NULL: none */
     double stop_grace;          /* seconds before descendants that do not die are reported */
 };
 

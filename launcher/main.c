@@ -405,8 +405,10 @@ static int run_job(const struct job_spec *job, struct options *o, const struct r
     if (status >= 0)
         return status;
     agent_signals(job, signals);
-    struct guardian_opts opts = {
-        .isolation = job->isolation, .forward_signals = signals, .stop_grace = STOP_GRACE};
+    struct guardian_opts opts = {.isolation = job->isolation,
+                                 .forward_signals = signals,
+                                 .stop_signals = job->stop_signals,
+                                 .stop_grace = STOP_GRACE};
     struct run run = {.job = job,
                       .pid = getpid(),
                       .daemon = &b.daemon,

@@ -30,7 +30,8 @@
 #include "core/mem.h"
 
 #define STACK_BYTES     16384
-#define BIRTHS          16 /* children that may be starting at the same time */
+#define BIRTHS          16 /* children that are started at the same time */
+#define SETTLE_MS       50 /* longest wait for a child that does not come to its program */
 #define NSIGNALS        64
 #define SIGNAL_BIT(sig) (UINT64_C(1) << ((sig)-1)) /* the kernel's layout of a signal set */
 
@@ -104,6 +105,7 @@ enum stage {
 
 /* Shared by parent and child. */
 struct birth {
+    struct birth *next; /* of the spawner's births that are slow, or free */
     struct spawn_request req;
     int keep[SPAWN_KEEP_MAX];
     pid_t parent;
@@ -133,7 +135,25 @@ IN_THE_CHILD static long call(long number, long a, long b, long c, long d, long 
                      : "rcx", "r11", "memory");
     return ret;
 }
+#define BARE_CALLS 1
+#elif defined(__aarch64__)
+IN_THE_CHILD static long call(long number, long a, long b, long c, long d, long e)
+{
+    register long number_in_x8 __asm__("x8") = number;
+    register long x0 __asm__("x0") = a;
+    register long x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = d;
+    register long x4 __asm__("x4") = e;
+    __asm__ volatile("svc #0"
+                     : "+r"(x0)
+                     : "r"(number_in_x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
+                     : "memory", "cc");
+    return x0;
+}
+#define BARE_CALLS 1
 #else
+#define BARE_CALLS 0
 IN_THE_CHILD static long call(long number, long a, long b, long c, long d, long e)
 {
     long ret = syscall(number, a, b, c, d, e); /* the parent waits: see spawn_start() */
@@ -243,7 +263,10 @@ struct spawner {
     bool cgroup;      /* false: starting in a cgroup has failed once */
     uint64_t ignored; /* what this process ignores */
     unsigned next;    /* index of the oldest birth */
-    struct birth births[BIRTHS];
+    struct birth *births[BIRTHS];
+    struct birth *slow;         /* that were waited for in vain: execve() or chdir() may hang */
+    struct birth *free;         /* to be used again */
+    struct birth first[BIRTHS]; /* all that are needed unless some are slow */
 };
 
 /* For kernels before 5.11: marks the inherited descriptors once, here, instead of in each child.
@@ -271,8 +294,11 @@ int spawner_new(struct spawner **out, struct err *e)
     s->cgroup = true;
     s->ignored = ignored_now();
     s->next = 0;
-    for (int i = 0; i < BIRTHS; i++)
-        s->births[i].pid = 0;
+    s->slow = s->free = NULL;
+    for (int i = 0; i < BIRTHS; i++) {
+        s->births[i] = &s->first[i];
+        s->first[i].pid = 0;
+    }
     s->clone3 = !spawn_as_on_old_kernel;
     s->close_range =
         !spawn_as_on_old_kernel && syscall(SYS_close_range, ~0u, ~0u, CLOSE_RANGE_CLOEXEC) == 0;
@@ -280,6 +306,17 @@ int spawner_new(struct spawner **out, struct err *e)
         mark_inherited_cloexec();
     *out = s;
     return 0;
+}
+
+static bool is_first(const struct spawner *s, const struct birth *b)
+{
+    return b >= s->first && b < s->first + BIRTHS;
+}
+
+static void free_birth(const struct spawner *s, struct birth *b)
+{
+    if (!is_first(s, b))
+        free(b);
 }
 
 void spawner_free(struct spawner *s)
@@ -292,7 +329,13 @@ void spawner_free(struct spawner *s)
         s->failures = f->next;
         free(f);
     }
-    free(s);
+    while (s->free) {
+        struct birth *b = s->free;
+        s->free = b->next;
+        free_birth(s, b);
+    }
+    if (!s->slow) /* else its memory is in use by a child */
+        free(s);
 }
 
 /* clone3() with a stack needs a few lines of assembly, because the child must not return into the
@@ -367,7 +410,18 @@ static pid_t spawn_start(struct spawner *s, struct birth *b, int *pidfd)
     b->reset = ~UINT64_C(0);
     int flags = CLONE_VM | CLONE_VFORK | SIGCHLD;
     char *stack_top = b->stack + sizeof(b->stack);
-    pid_t pid = clone(child_main, stack_top, flags | CLONE_PIDFD, b, pidfd);
+    pid_t pid = -1;
+    if (BARE_CALLS) {
+        atomic_store(&b->under_way, 1);
+        pid = clone(child_main, stack_top, CLONE_VM | CLONE_CHILD_CLEARTID | CLONE_PIDFD | SIGCHLD,
+                    b, pidfd, NULL, &b->under_way);
+        if (pid >= 0)
+            return pid;
+        atomic_store(&b->under_way, 0);
+        if (errno != EINVAL)
+            return -1;
+    }
+    pid = clone(child_main, stack_top, flags | CLONE_PIDFD, b, pidfd);
     if (pid < 0 && errno == EINVAL) /* emulated by qemu-user */
         pid = clone(child_main, stack_top, flags, b);
     return pid;
@@ -461,14 +515,22 @@ static void free_owned(const struct spawn_request *req)
     free(req->owned[1]);
 }
 
-/* Waits until the child runs its program or has failed. */
-static void spawn_await(struct spawner *s, struct birth *b)
+/* Waits until the child runs its program or has failed, at most for SETTLE_MS. */
+static bool spawn_await(struct birth *b)
 {
-    if (!b->pid)
-        return;
+    struct timespec limit = {0, SETTLE_MS * 1000000};
     while (atomic_load(
-        &b->under_way)) /* not a private futex, because the kernel does not wake those */
-        syscall(SYS_futex, &b->under_way, FUTEX_WAIT, 1, NULL, NULL, 0);
+        &b->under_way)) { /* not a private futex, because the kernel does not wake those */
+        if (syscall(SYS_futex, &b->under_way, FUTEX_WAIT, 1, &limit, NULL, 0) < 0 &&
+            errno == ETIMEDOUT)
+            return !atomic_load(&b->under_way);
+    }
+    return true;
+}
+
+/* The child uses no memory of ours any more. */
+static void spawn_end(struct spawner *s, struct birth *b)
+{
     if (b->failed != STAGE_DONE) {
         struct failure *f = xcalloc(1, sizeof(*f));
         f->pid = b->pid;
@@ -480,17 +542,52 @@ static void spawn_await(struct spawner *s, struct birth *b)
     free_owned(&b->req);
 }
 
-void spawn_settle(struct spawner *s)
+/* Ends those slow births that are over. */
+static void look_at_slow(struct spawner *s)
 {
-    for (int i = 0; i < BIRTHS; i++)
-        spawn_await(s, &s->births[i]);
+    for (struct birth **at = &s->slow, *b; (b = *at);) {
+        if (atomic_load(&b->under_way)) {
+            at = &b->next;
+            continue;
+        }
+        *at = b->next;
+        spawn_end(s, b);
+        b->next = s->free;
+        s->free = b;
+    }
+}
+
+/* Makes room for a birth. While one is slow, none is waited for: what held it holds the others. */
+static struct birth *settle_one(struct spawner *s, unsigned i)
+{
+    struct birth *b = s->births[i];
+    if (!b->pid)
+        return b;
+    if (s->slow ? !atomic_load(&b->under_way) : spawn_await(b)) {
+        spawn_end(s, b);
+        return b;
+    }
+    b->next = s->slow;
+    s->slow = b;
+    b = s->free ? s->free : xmalloc(sizeof(*b));
+    s->free = s->free ? s->free->next : NULL;
+    b->pid = 0;
+    return s->births[i] = b;
+}
+
+bool spawn_settle(struct spawner *s)
+{
+    look_at_slow(s);
+    for (unsigned i = 0; i < BIRTHS; i++)
+        settle_one(s, i);
+    return !s->slow;
 }
 
 int spawn_begin(struct spawner *s, const struct spawn_request *req, pid_t *pid, int *pidfd,
                 struct err *e)
 {
-    struct birth *b = &s->births[s->next];
-    spawn_await(s, b);
+    look_at_slow(s);
+    struct birth *b = settle_one(s, s->next);
     *pidfd = -1;
     if (req->nkeep > SPAWN_KEEP_MAX) {
         free_owned(req);
@@ -521,9 +618,57 @@ int spawn_begin(struct spawner *s, const struct spawn_request *req, pid_t *pid, 
     return 0;
 }
 
+static size_t size_of(char *const *strings)
+{
+    size_t size = sizeof(char *);
+    for (; *strings; strings++)
+        size += sizeof(char *) + strlen(*strings) + 1;
+    return size;
+}
+
+/* Copies strings: the array to *at, and them to *text behind all arrays. */
+static char *const *copy_strings(char *const *strings, char ***at, char **text)
+{
+    char **array = *at;
+    for (; *strings; strings++) {
+        *(*at)++ = strcpy(*text, *strings);
+        *text += strlen(*strings) + 1;
+    }
+    *(*at)++ = NULL;
+    return array;
+}
+
+static size_t count(char *const *strings)
+{
+    size_t n = 0;
+    while (strings[n])
+        n++;
+    return n;
+}
+
+/* A slow child may use the request when the caller does not have it any more. */
+static struct spawn_request copy_request(const struct spawn_request *req)
+{
+    struct spawn_request own = *req;
+    size_t arrays = count(req->argv) + count(req->envp) + 2;
+    size_t path = strlen(req->path) + 1, cwd = req->cwd ? strlen(req->cwd) + 1 : 0;
+    char **at = xmalloc(size_of(req->argv) + size_of(req->envp) + path + cwd);
+    char *text = (char *)(at + arrays);
+    own.owned[0] = at;
+    own.owned[1] = NULL;
+    own.argv = copy_strings(req->argv, &at, &text);
+    own.envp = copy_strings(req->envp, &at, &text);
+    own.path = memcpy(text, req->path, path);
+    if (cwd)
+        own.cwd = memcpy(text + path, req->cwd, cwd);
+    return own;
+}
+
 int spawn(struct spawner *s, const struct spawn_request *req, pid_t *pid, int *pidfd, struct err *e)
 {
-    int r = spawn_begin(s, req, pid, pidfd, e);
+    const struct spawn_request own = copy_request(req);
+    free_owned(req);
+    int r = spawn_begin(s, &own, pid, pidfd, e);
     if (r == 0)
         spawn_settle(s);
     return r;

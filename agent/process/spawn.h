@@ -14,8 +14,10 @@
  * the worker with its default action and is never lost; between the two, one to the process does.
  * spawn_failure() tells what failed after the exit with 125, 126 or 127 has been seen.
  *
- * The price: a program on a file system that does not answer holds the calling thread for as long
- * as it holds the child in execve.
+ * A child that execve() or chdir() holds, on a file system that does not answer, is waited for
+ * only for a moment, once: it is slow from then on, a process like any other, which SIGKILL ends
+ * if it ends it at all. (On processors other than x86-64 and aarch64, and under qemu-user, the
+ * kernel waits for it as for a child of vfork().)
  */
 #ifndef AGENT_PROCESS_SPAWN_H
 #define AGENT_PROCESS_SPAWN_H
@@ -60,16 +62,18 @@ bool spawn_was_ignored(int sig);
 int spawner_new(struct spawner **out, struct err *e);
 void spawner_free(struct spawner *s);
 
-/* Starts it. *pidfd is owned by the caller, or -1 where the kernel has none. An error means that no
- * process exists (EAGAIN names the limit that was hit). */
+/* Starts it, with a copy of what *req points to (but `cpus`). *pidfd is owned by the caller, or -1
+ * where the kernel has none. An error means that no process exists (EAGAIN names the limit that was
+ * hit). */
 int spawn(struct spawner *s, const struct spawn_request *req, pid_t *pid, int *pidfd,
           struct err *e);
 
-/* The same in two steps. Until spawn_settle() all that *req points to stays as it is, but for the
- * descriptors, which may be closed, and the array `keep`. */
+/* The same in two steps. Until spawn_settle() returns true all that *req points to stays as it is,
+ * but for the descriptors, which may be closed, and the array `keep`. */
 int spawn_begin(struct spawner *s, const struct spawn_request *req, pid_t *pid, int *pidfd,
                 struct err *e);
-void spawn_settle(struct spawner *s);
+/* False: some child is slow, and has not come to its program. */
+bool spawn_settle(struct spawner *s);
 
 /* After `pid` exited with 125, 126 or 127: whether that was ours, before exec. Fills in *exit_code
  * and the one-line text ("exec ./train: No such file or directory", or which interpreter,

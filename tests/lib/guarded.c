@@ -115,6 +115,8 @@ static bool on_signal(struct small_agent *a, int sig, int *status)
     }
 }
 
+static const int stops[] = {SIGTERM, SIGINT, 0};
+
 static int small_agent_main(void *p, struct guardian_link *link)
 {
     struct small_agent a = {.arg = p, .link = link, .cgroup = {.fd = -1}};
@@ -169,8 +171,10 @@ struct guarded_shared *guarded_shared_new(void)
 int guarded_run(const struct guarded_job *job, struct guarded_shared *shared, int alive)
 {
     static const int forwarded[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, 0};
-    struct guardian_opts opts = {
-        .isolation = job->isolation, .forward_signals = forwarded, .stop_grace = job->stop_grace};
+    struct guardian_opts opts = {.isolation = job->isolation,
+                                 .forward_signals = forwarded,
+                                 .stop_signals = stops,
+                                 .stop_grace = job->stop_grace};
     struct agent_arg arg = {job, shared, alive};
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nothing behind */
     signal(SIGTERM, SIG_DFL);         /* Check has handlers */

@@ -250,6 +250,36 @@ START_TEST(a_signal_waits_until_the_agent_is_ready)
 }
 END_TEST
 
+/* An agent that is asked to stop twice. arg: whether its loop turns. */
+static int asked_twice(struct guardian_link *link, void *arg)
+{
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, NULL);
+    kill(link->guardian, SIGTERM);
+    test_elapse(GUARDIAN_FURTHER_S + 0.1);
+    kill(link->guardian, SIGINT);
+    test_elapse(0.2);
+    if (*(bool *)arg)
+        atomic_fetch_add(&link->page->heard, 1);
+    test_elapse(GUARDIAN_REACT_S + 0.5);
+    link->page->clean = 1;
+    return 9;
+}
+
+START_TEST(a_further_request_must_be_heard)
+{
+    bool turns = _i;
+    struct guarded_job job = {.at_start = asked_twice, .arg = &turns, .stop_grace = 5};
+    guarded_start(&g_g, &job);
+    ck_assert_int_eq(finish(), turns ? 9 : 128 + SIGINT);
+    if (turns)
+        ck_assert_str_eq(g_g.text, "");
+    else
+        expect_text("does not react to a further request to stop; ended 1 process\n");
+}
+END_TEST
+
 static void ignore_hup(void *arg)
 {
     (void)arg;
@@ -768,6 +798,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, signals_are_forwarded_once);
     tcase_add_test(tc, a_signal_waits_until_the_agent_is_ready);
+    tcase_add_loop_test(tc, a_further_request_must_be_heard, 0, 2);
     tcase_add_test(tc, what_was_ignored_stays_ignored);
     tcase_add_test(tc, a_stopped_agent_does_not_stop_the_guardian);
     tcase_add_test(tc, a_signal_continues_a_stopped_agent);

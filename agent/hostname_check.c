@@ -9,8 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/base/job_spec.h"
-#include "agent/worker_env.h"
+#include "agent/base/job_env.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
@@ -31,14 +30,19 @@ struct hostname_check {
     uv_async_t woken;
 
     /* The loop's. */
-    const struct job_spec *job;
+    struct node *n;
     bool settled, in_time, said;
     uv_timer_t patience;
     struct uvx_scope scope;
-    char interface[IF_NAMESIZE];
-    void (*on_settled)(void *arg);
-    void *arg;
+    void (*on_closed)(void *arg);
+    void *on_closed_arg;
 };
+
+/* The variables that name the interface. NCCL treats a name as a prefix, unless "=" stands in front
+ * of it. */
+static const struct {
+    const char *name, *prefix;
+} variables[] = {{"GLOO_SOCKET_IFNAME", ""}, {"NCCL_SOCKET_IFNAME", "="}, {"TP_SOCKET_IFNAME", ""}};
 
 static void unref(struct hostname_check *n)
 {
@@ -88,14 +92,14 @@ static void *hostname_look_up(void *arg)
 
 /* ------------------------------------------------------------------------------------- the loop */
 
-static void hostname_settle(struct hostname_check *n, bool in_time)
+static void hostname_settle(struct hostname_check *h, bool in_time)
 {
-    if (n->settled)
+    if (h->settled)
         return;
-    n->settled = true;
-    n->in_time = in_time;
-    uv_timer_stop(&n->patience);
-    n->on_settled(n->arg);
+    h->settled = true;
+    h->in_time = in_time;
+    uv_timer_stop(&h->patience);
+    h->n->calls->go_on(h->n);
 }
 
 static void on_woken(uv_async_t *woken)
@@ -115,38 +119,60 @@ static bool is_this_host(const char *endpoint)
                         (netaddr_parse_ip(&a, endpoint, 0) && netaddr_is_loopback(&a)));
 }
 
-struct hostname_check *hostname_check_open(uv_loop_t *loop, const struct job_spec *job,
-                                           void (*on_settled)(void *arg), void *arg)
+/* How many of the variables the user has left unset, in the environment and in [env]; their names,
+ * with blanks between them, in `names`. */
+static int unset(const struct job_spec *job, char *names, size_t cap)
 {
-    char names[128];
-    if (job->rdzv.max_nodes == 1 || is_this_host(job->rdzv.endpoint_host) ||
-        worker_env_ifname_unset(job, names, sizeof(names)) == 0)
-        return NULL;
-    struct hostname_check *n = xcalloc(1, sizeof(*n));
-    *n = (struct hostname_check){.refs = 2, .job = job, .on_settled = on_settled, .arg = arg};
-    pthread_mutex_init(&n->lock, NULL);
-    if (gethostname(n->host, sizeof(n->host)) < 0 || !n->host[0])
-        strcpy(n->host, "localhost");
-    n->host[sizeof(n->host) - 1] = '\0';
-    uvx_scope_init(&n->scope, loop);
-    uv_async_init(loop, &n->woken, on_woken);
-    uv_timer_init(loop, &n->patience);
-    uvx_own(&n->scope, &n->woken);
-    uvx_own(&n->scope, &n->patience);
-    if (thread_start(NULL, 0, hostname_look_up, n) != 0) { /* as a name that is not found in time */
-        unref(n);
-        n->settled = true;
+    int n = 0;
+    names[0] = '\0';
+    for (size_t i = 0, used = 0; i < ARRAY_LEN(variables) && used < cap; i++) {
+        if (job_env(job, variables[i].name))
+            continue;
+        used += (size_t)snprintf(names + used, cap - used, "%s%s", n ? " " : "", variables[i].name);
+        n++;
     }
     return n;
 }
 
-bool hostname_check_settled(struct hostname_check *n)
+/* Begins to look the name up if the job may run on several hosts. */
+static int hostname_open(void **state, struct node *n, struct err *e)
 {
-    if (!n || n->settled)
-        return true;
-    if (!uv_is_active((uv_handle_t *)&n->patience))
-        uv_timer_start(&n->patience, on_patience, PATIENCE_MS, 0);
-    return false;
+    char names[128];
+    (void)e;
+    if (n->job->rdzv.max_nodes == 1 || is_this_host(n->job->rdzv.endpoint_host) ||
+        unset(n->job, names, sizeof(names)) == 0)
+        return 0;
+    struct hostname_check *h = xcalloc(1, sizeof(*h));
+    *h = (struct hostname_check){.refs = 2, .n = n};
+    pthread_mutex_init(&h->lock, NULL);
+    if (gethostname(h->host, sizeof(h->host)) < 0 || !h->host[0])
+        strcpy(h->host, "localhost");
+    h->host[sizeof(h->host) - 1] = '\0';
+    uvx_scope_init(&h->scope, n->loop);
+    uv_async_init(n->loop, &h->woken, on_woken);
+    uv_timer_init(n->loop, &h->patience);
+    uvx_own(&h->scope, &h->woken);
+    uvx_own(&h->scope, &h->patience);
+    if (thread_start(NULL, 0, hostname_look_up, h) != 0) { /* as a name that is not found in time */
+        unref(h);
+        h->settled = true;
+    }
+    *state = h;
+    return 0;
+}
+
+/* The wait for the answer ends some time after the node has been asked to prepare. */
+static void hostname_prepare(void *state)
+{
+    struct hostname_check *h = state;
+    if (!h->settled && !uv_is_active((uv_handle_t *)&h->patience))
+        uv_timer_start(&h->patience, on_patience, PATIENCE_MS, 0);
+}
+
+static bool hostname_ready(void *state)
+{
+    struct hostname_check *h = state;
+    return h->settled;
 }
 
 static bool on_several_hosts(const struct rank_table *t)
@@ -158,37 +184,56 @@ static bool on_several_hosts(const struct rank_table *t)
     return false;
 }
 
-const char *hostname_check_interface(struct hostname_check *n, const struct rank_table *t,
-                                     int group_rank)
+/* None, if all nodes are on this host or the name is right. Logs the choice in one line, once. */
+static void hostname_variables(void *state, struct variables *out)
 {
+    struct hostname_check *h = state;
+    const struct rank_table *t = h->n->table;
+    const char *trouble = h->in_time ? h->trouble : "takes long to resolve";
     struct netaddr own;
-    char names[128];
-    if (!n || !on_several_hosts(t))
-        return NULL;
-    const char *trouble = n->in_time ? n->trouble : "takes long to resolve";
-    if (!trouble[0] || !netaddr_parse_ip(&own, t->nodes[group_rank].addr, 0) ||
-        netaddr_is_loopback(&own) || !netaddr_interface(&own, n->interface))
-        return NULL;
-    worker_env_ifname_unset(n->job, names, sizeof(names));
-    if (!n->said)
-        log_notice("this host's name, %s, %s: the workers are told to use %s (%s)", n->host,
-                   trouble, n->interface, names);
-    n->said = true;
-    return n->interface;
+    char names[128], interface[IF_NAMESIZE];
+    if (!on_several_hosts(t) || !trouble[0] ||
+        !netaddr_parse_ip(&own, t->nodes[h->n->group_rank].addr, 0) || netaddr_is_loopback(&own) ||
+        !netaddr_interface(&own, interface))
+        return;
+    unset(h->n->job, names, sizeof(names));
+    if (!h->said)
+        log_notice("this host's name, %s, %s: the workers are told to use %s (%s)", h->host,
+                   trouble, interface, names);
+    h->said = true;
+    for (size_t i = 0; i < ARRAY_LEN(variables); i++) {
+        if (!job_env(h->n->job, variables[i].name))
+            variables_add(out,
+                          xasprintf("%s=%s%s", variables[i].name, variables[i].prefix, interface));
+    }
 }
 
 static void hostname_on_closed(void *arg)
 {
-    unref(arg);
+    struct hostname_check *h = arg;
+    void (*on_closed)(void *arg) = h->on_closed;
+    void *on_closed_arg = h->on_closed_arg;
+    unref(h);
+    on_closed(on_closed_arg);
 }
 
-void hostname_check_close(struct hostname_check *n)
+static void hostname_close(void *state, void (*on_closed)(void *arg), void *arg)
 {
-    if (!n)
-        return;
-    pthread_mutex_lock(&n->lock);
-    n->closed = true;
-    pthread_mutex_unlock(&n->lock);
-    n->settled = true;
-    uvx_scope_close(&n->scope, hostname_on_closed, n);
+    struct hostname_check *h = state;
+    pthread_mutex_lock(&h->lock);
+    h->closed = true;
+    pthread_mutex_unlock(&h->lock);
+    h->settled = true;
+    h->on_closed = on_closed;
+    h->on_closed_arg = arg;
+    uvx_scope_close(&h->scope, hostname_on_closed, h);
 }
+
+const struct feature hostname_feature = {
+    .name = "hostname check",
+    .open = hostname_open,
+    .prepare = hostname_prepare,
+    .ready = hostname_ready,
+    .variables = hostname_variables,
+    .close = hostname_close,
+};

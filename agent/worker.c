@@ -17,13 +17,20 @@
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/log.h"
+#include "core/mem.h"
 #include "core/parse.h"
+
+void worker_renew(struct worker *w)
+{
+    *w = (struct worker){
+        .local_rank = w->local_rank, .rank = -1, .listen_fd = w->listen_fd, .port = w->port};
+}
 
 /* Opens the files and pipes of both streams; fds gets the ends for the worker. */
 static int open_stdio(const struct worker *w, const struct worker_context *ctx, int fds[2],
                       struct err *e)
 {
-    const struct job_spec *job = ctx->job;
+    const struct job_spec *job = ctx->node->job;
     uint8_t tee = job->tee[w->local_rank], file = job->redirects[w->local_rank] | tee;
     bool show = job->show[w->local_rank] && (!job->ranks || parse_has(job->ranks, w->rank));
     char paths[2][FAILURE_PATH_MAX];
@@ -50,7 +57,7 @@ static int open_stdio(const struct worker *w, const struct worker_context *ctx, 
 
 static int stdin_for(const struct worker *w, const struct worker_context *ctx)
 {
-    enum stdin_mode mode = ctx->job->stdin_mode;
+    enum stdin_mode mode = ctx->node->job->stdin_mode;
     bool inherits = mode == STDIN_ALL || (mode == STDIN_RANK0 && w->rank == 0);
     return inherits ? STDIN_FILENO : ctx->stdin_fd;
 }
@@ -61,50 +68,49 @@ static void failure_base(struct worker *w, const struct worker_context *ctx)
     failure_init(f);
     f->rank = w->rank;
     f->local_rank = w->local_rank;
-    f->node = ctx->group_rank;
+    f->node = ctx->node->group_rank;
     f->pid = w->pid;
     f->attempt = w->attempt;
     f->wall_ns = wall_ns();
     f->seen_ns = mono_ns();
-    snprintf(f->host, sizeof(f->host), "%s", ctx->job->host);
-    snprintf(f->role, sizeof(f->role), "%s", ctx->job->role);
+    snprintf(f->host, sizeof(f->host), "%s", ctx->node->job->host);
+    snprintf(f->role, sizeof(f->role), "%s", ctx->node->job->role);
 }
 
-static int request_of(const struct worker *w, const struct worker_context *ctx, char *const *mpi,
+static int request_of(const struct worker *w, const struct worker_context *ctx, char *const *own,
                       struct spawn_request *req, struct err *e)
 {
     char **env = NULL;
-    const struct programs *programs = ctx->job->programs;
+    const struct programs *programs = ctx->node->job->programs;
     const struct program *program = programs_of(programs, w->rank);
-    struct rank_table table = *ctx->table; /* a respawned worker has a later restart count */
-    table.restart_count = ctx->restart_count;
+    struct rank_table table = *ctx->node->table; /* a respawned worker has a later restart count */
+    table.restart_count = ctx->node->restart_count;
     if (ctx->store_port)
         table.master_port = ctx->store_port;
     struct worker_env_input in = {
-        .job = ctx->job,
+        .job = ctx->node->job,
         .table = &table,
-        .group_rank = ctx->group_rank,
+        .group_rank = ctx->node->group_rank,
         .local_rank = w->local_rank,
         .program = program,
         .error_file = w->error_file,
         .master_addr = ctx->store_port ? "127.0.0.1" : NULL,
-        .timer_file = ctx->timer_file,
-        .ifname = ctx->ifname,
-        .segment_fd = ctx->segment->fd,
+        .segment_fd = ctx->node->segment.fd,
         .listen_fd = w->listen_fd,
-        .mpi = mpi,
+        .variables = ctx->variables ? ctx->variables->v : NULL,
+        .own = own,
         .shared = ctx->env + programs_find(programs, w->rank, NULL),
     };
     int r = worker_env_new(&env, &in, e);
     if (r < 0)
         return r;
     char **argv = program ? programs_argv_new(programs, w->rank, w->local_rank)
-                          : worker_argv_new(ctx->job, w->local_rank);
+                          : worker_argv_new(ctx->node->job, w->local_rank);
     *req = (struct spawn_request){
-        .path = program ? program->path : ctx->job->path,
+        .path = program ? program->path : ctx->node->job->path,
         .argv = argv,
         .envp = env,
-        .cwd = program ? program->cwd : ctx->job->cwd,
+        .cwd = program ? program->cwd : ctx->node->job->cwd,
         .cgroup_fd = ctx->cgroup->fd,
         .owned = {env, argv},
     };
@@ -122,20 +128,20 @@ static int worker_spawn(struct worker *w, const struct worker_context *ctx, void
                         struct err *e)
 {
     struct spawn_request req;
-    struct mpi_worker mpi = MPI_WORKER_NONE;
-    int keep[3], pidfd = -1, nkeep = 0;
-    int r = mpi_worker(ctx->mpi, w->local_rank, &mpi, e);
+    struct worker_extras extras = {0};
+    int keep[ARRAY_LEN(extras.fds) + 2], pidfd = -1, nkeep = 0;
+    int r = features_worker_starts(ctx->features, w, &extras, e);
     if (r == 0)
-        r = request_of(w, ctx, mpi.env, &req, e);
+        r = request_of(w, ctx, extras.env.v, &req, e);
     if (r < 0) {
-        mpi_worker_fini(&mpi);
+        worker_extras_fini(&extras);
         return r;
     }
-    req.session = mpi.spins;
-    if (mpi.fd >= 0)
-        keep[nkeep++] = mpi.fd;
-    if (ctx->segment->fd >= 0)
-        keep[nkeep++] = ctx->segment->fd;
+    req.session = extras.session;
+    for (int i = 0; i < extras.nfds; i++)
+        keep[nkeep++] = extras.fds[i];
+    if (ctx->node->segment.fd >= 0)
+        keep[nkeep++] = ctx->node->segment.fd;
     if (w->listen_fd >= 0)
         keep[nkeep++] = w->listen_fd;
     req.keep = keep;
@@ -144,21 +150,25 @@ static int worker_spawn(struct worker *w, const struct worker_context *ctx, void
     w->started_ns = mono_ns();
     w->warm = warm_pool_start(ctx->warm_pool, w->local_rank, &req, &w->pid, &pidfd);
     if (!w->warm)
-        r = spawn_begin(ctx->spawner, &req, &w->pid, &pidfd, e);
+        r = spawn_begin(ctx->node->spawner, &req, &w->pid, &pidfd, e);
     if (r == 0) {
         r = reaper_watch(ctx->reaper, w->pid, pidfd, tag, e);
         if (r < 0)
             kill(w->pid, SIGKILL); /* reaped as an orphan */
     }
-    mpi_worker_fini(&mpi);
+    worker_extras_fini(&extras);
     return r;
 }
 
 static void name_files(struct worker *w, const struct worker_context *ctx)
 {
-    const struct job_spec *job = ctx->job;
+    const struct job_spec *job = ctx->node->job;
     log_dir_file(ctx->log_dir, w->local_rank, "error.json", w->error_file, sizeof(w->error_file));
-    w->stderr_log[0] = '\0';
+    w->stderr_log[0] = w->dir[0] = '\0';
+    if (!ctx->log_dir->flat)
+        log_dir_file(ctx->log_dir, w->local_rank, "", w->dir, sizeof(w->dir));
+    if (w->dir[0])
+        w->dir[strlen(w->dir) - 1] = '\0'; /* the slash in front of a file */
     if ((job->redirects[w->local_rank] | job->tee[w->local_rank]) & STD_ERR)
         log_dir_file(ctx->log_dir, w->local_rank, "stderr.log", w->stderr_log,
                      sizeof(w->stderr_log));
@@ -171,10 +181,9 @@ int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, 
     w->pid = 0;
     w->ok = false;
     w->killed_for[0] = '\0';
-    w->blocked_ns = 0;
-    w->told_output = w->told_collective = false;
-    w->rank = ctx->table->nodes[ctx->group_rank].base_rank + w->local_rank;
-    w->attempt = ctx->restart_count;
+    w->ended_ns = 0;
+    w->rank = ctx->node->table->nodes[ctx->node->group_rank].base_rank + w->local_rank;
+    w->attempt = ctx->node->restart_count;
     name_files(w, ctx);
     int r = open_stdio(w, ctx, out, e);
     bool pumped = r == 0;
@@ -182,7 +191,7 @@ int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, 
         r = worker_spawn(w, ctx, tag, out, e);
     close_fd(&out[0]);
     close_fd(&out[1]);
-    if (ctx->job->rdzv.restart_policy == RESTART_GROUP)
+    if (ctx->node->job->rdzv.restart_policy == RESTART_GROUP)
         close_fd(&w->listen_fd);
     if (r < 0) {
         failure_base(w, ctx);
@@ -232,7 +241,7 @@ static void classify(struct worker *w, const struct worker_context *ctx, int sta
         f->exit_code = WEXITSTATUS(status);
         w->ok = f->exit_code == 0;
         if (f->exit_code >= 125 && f->exit_code <= 127 &&
-            spawn_failure(ctx->spawner, w->pid, &f->exit_code, &why)) {
+            spawn_failure(ctx->node->spawner, w->pid, &f->exit_code, &why)) {
             f->kind = FAILURE_EXEC;
             snprintf(f->message, sizeof(f->message), "%s", why.msg);
         }
@@ -240,14 +249,15 @@ static void classify(struct worker *w, const struct worker_context *ctx, int sta
         f->kind = FAILURE_SIGNAL;
         f->signal = WTERMSIG(status);
         f->core_dumped = WCOREDUMP(status);
-        f->oom = f->signal == SIGKILL && asked != ASKED_BY_SIGKILL && oom_happened(ctx->oom);
     }
+    if (!w->ok)
+        features_worker_failed(ctx->features, w, asked == ASKED_BY_SIGKILL);
     if (w->killed_for[0])
         snprintf(f->message, sizeof(f->message), "%s", w->killed_for);
-    f->mismatch = segment_is_mismatch(ctx->segment, w->local_rank);
+    f->mismatch = segment_is_mismatch(&ctx->node->segment, w->local_rank);
     if (!f->mismatch) /* of a mismatch all sides are told, and none is a consequence */
-        f->caused_by = segment_cause_of(ctx->segment, w->local_rank);
-    flight_report_operation(ctx->segment, w->local_rank, f->operation, sizeof(f->operation));
+        f->caused_by = segment_cause_of(&ctx->node->segment, w->local_rank);
+    flight_report_operation(&ctx->node->segment, w->local_rank, f->operation, sizeof(f->operation));
     if (f->kind != FAILURE_EXEC && by_request(status, asked))
         f->kind = FAILURE_STOPPED;
 }
@@ -320,11 +330,6 @@ void worker_signal_group(const struct worker *w, int signo)
         kill(w->pid, signo);
 }
 
-bool worker_is_alive(const struct worker *w)
-{
-    return w->state == WORKER_RUNNING || w->state == WORKER_EXITING;
-}
-
 void worker_status(const struct worker *w, const struct job_spec *job,
                    struct agent_worker_status *out)
 {
@@ -341,6 +346,8 @@ void worker_status(const struct worker *w, const struct job_spec *job,
                                                       : "failed",
         .exit_code = w->ok ? 0 : w->failure.exit_code,
         .signal = w->ok ? 0 : w->failure.signal,
+        .waited_s = -1,
+        .gpu_percent = -1,
         .seconds = w->started_ns && end > w->started_ns ? (double)(end - w->started_ns) / 1e9 : 0,
     };
 }

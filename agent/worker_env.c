@@ -47,15 +47,6 @@ static const char *descriptor(char tmp[24], int fd)
     return fd < 0 ? NULL : decimal(tmp, fd);
 }
 
-/* NCCL treats a name as a prefix, unless "=" stands in front of it. */
-static const char *exactly(char tmp[24], const char *ifname)
-{
-    if (!ifname)
-        return NULL;
-    snprintf(tmp, 24, "=%s", ifname);
-    return tmp;
-}
-
 #define ROW(fn, expr)                                                      \
     static const char *fn(const struct worker_env_input *in, char tmp[24]) \
     {                                                                      \
@@ -83,12 +74,8 @@ ROW(max_restarts, decimal(tmp, in->job->rdzv.max_restarts))
 ROW(run_id, in->job->rdzv.run_id)
 ROW(agent_store, in->table->agent_store ? "True" : "False")
 ROW(signals, in->job->signals_to_handle)
-ROW(timer_file, in->timer_file ?: getenv("TORCHELASTIC_TIMER_FILE"))
 ROW(nccl_async, getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") ?: "1")
 ROW(omp_num_threads, getenv("OMP_NUM_THREADS") ?: in->job->omp_num_threads)
-ROW(gloo_ifname, getenv("GLOO_SOCKET_IFNAME") ?: in->ifname)
-ROW(tp_ifname, getenv("TP_SOCKET_IFNAME") ?: in->ifname)
-ROW(nccl_ifname, getenv("NCCL_SOCKET_IFNAME") ?: exactly(tmp, in->ifname))
 ROW(profiler, in->job->nccl_profiler ?: getenv("NCCL_PROFILER_PLUGIN"))
 ROW(next_profiler, in->job->nccl_profiler ? getenv("NCCL_PROFILER_PLUGIN") : NULL)
 ROW(progress_file, in->job->progress_file)
@@ -117,12 +104,8 @@ static const struct row shared_rows[] = {
     {"TORCHELASTIC_RUN_ID", run_id},
     {"TORCHELASTIC_USE_AGENT_STORE", agent_store},
     {"TORCHELASTIC_SIGNALS_TO_HANDLE", signals},
-    {"TORCHELASTIC_TIMER_FILE", timer_file},
     {"TORCH_NCCL_ASYNC_ERROR_HANDLING", nccl_async},
     {"OMP_NUM_THREADS", omp_num_threads},
-    {"GLOO_SOCKET_IFNAME", gloo_ifname},
-    {"NCCL_SOCKET_IFNAME", nccl_ifname},
-    {"TP_SOCKET_IFNAME", tp_ifname},
     {"NCCL_PROFILER_PLUGIN", profiler},
     {"DLAUNCH_NCCL_PROFILER", next_profiler},
     {"DLAUNCH_PROGRESS_FILE", progress_file},
@@ -241,9 +224,9 @@ static void share_settings(struct worker_env_shared *s, char *const *env, struct
     }
 }
 
-/* Collects the variables: those of the program and of [env] first, then of the table, then the
- * inherited ones that remain. A variable of the table is never inherited: its value() decides about
- * it. */
+/* Collects the variables: those of the program and of [env] first, then of features and of the
+ * table, then the inherited ones that remain. A variable of the table is never inherited: its
+ * value() decides about it. */
 static void share_variables(struct worker_env_shared *s, const struct worker_env_input *in,
                             struct map *names)
 {
@@ -254,8 +237,13 @@ static void share_variables(struct worker_env_shared *s, const struct worker_env
         if (!settle(names, worker_rows[i].name, strlen(worker_rows[i].name)))
             s->env_wins |= UINT64_C(1) << i;
     }
-    for (char *const *v = in->mpi; v && *v; v++)
+    for (char *const *v = in->own; v && *v; v++)
         settle(names, *v, strcspn(*v, "="));
+    for (char *const *v = in->variables; v && *v; v++) {
+        size_t len = strcspn(*v, "=");
+        if (settle(names, *v, len))
+            add_entry(s, *v, len, *v + len + 1);
+    }
     for (size_t i = 0; i < ARRAY_LEN(shared_rows); i++) {
         const char *name = shared_rows[i].name, *value = shared_rows[i].value(in, tmp);
         if (settle(names, name, strlen(name)) && value)
@@ -266,21 +254,6 @@ static void share_variables(struct worker_env_shared *s, const struct worker_env
         if ((*v)[len] && settle(names, *v, len) && (in->job->torchrun || !is_outer_mpi(*v, len)))
             add_entry(s, *v, len, *v + len + 1);
     }
-}
-
-int worker_env_ifname_unset(const struct job_spec *job, char *names, size_t cap)
-{
-    static const char *const all[] = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
-                                      "TP_SOCKET_IFNAME"};
-    int n = 0;
-    names[0] = '\0';
-    for (size_t i = 0, used = 0; i < ARRAY_LEN(all) && used < cap; i++) {
-        if (job_env(job, all[i]))
-            continue;
-        used += (size_t)snprintf(names + used, cap - used, "%s%s", n ? " " : "", all[i]);
-        n++;
-    }
-    return n;
 }
 
 static int shared_new(struct worker_env_shared **out, const struct worker_env_input *in,
@@ -347,12 +320,12 @@ static char **compose(const struct worker_env_shared *s, const struct worker_env
 {
     char tmp[OWN_MAX][24];
     const char *names[OWN_MAX + 1], *values[OWN_MAX + 1];
-    size_t own = own_entries(s, in, tmp, names, values), bytes = 0, n = 0, nmpi = 0;
+    size_t own = own_entries(s, in, tmp, names, values), bytes = 0, n = 0, nown = 0;
     for (size_t i = 0; i < own; i++)
         bytes += strlen(names[i]) + strlen(values[i]) + 2;
-    for (; in->mpi && in->mpi[nmpi]; nmpi++)
-        bytes += strlen(in->mpi[nmpi]) + 1;
-    size_t head = (s->n + own + nmpi + 1) * sizeof(char *);
+    for (; in->own && in->own[nown]; nown++)
+        bytes += strlen(in->own[nown]) + 1;
+    size_t head = (s->n + own + nown + 1) * sizeof(char *);
     char **env = xmalloc(head + s->image.len + bytes);
     char *to = (char *)env + head;
     if (s->image.len)
@@ -364,9 +337,9 @@ static char **compose(const struct worker_env_shared *s, const struct worker_env
         env[n++] = to;
         to = stpcpy(stpcpy(stpcpy(to, names[i]), "="), values[i]) + 1;
     }
-    for (size_t i = 0; i < nmpi; i++) {
+    for (size_t i = 0; i < nown; i++) {
         env[n++] = to;
-        to = stpcpy(to, in->mpi[i]) + 1;
+        to = stpcpy(to, in->own[i]) + 1;
     }
     env[n] = NULL;
     return env;

@@ -45,9 +45,9 @@ struct worker_env_input {
     const char *error_file;        /* "" when there are no log files */
     int segment_fd, listen_fd;     /* -1: none */
     const char *master_addr;       /* for this node; NULL: the table's */
-    const char *timer_file;        /* of the file timer; NULL: what the user has set */
-    char *const *mpi;   /* "NAME=value", the same names for all workers of the round; NULL: none */
-    const char *ifname; /* the interface for libraries that would choose a wrong one; NULL: none */
+    /* "NAME=value", from features; NULL: none. Those for all workers of the round win over the
+     * inherited ones; those of this worker have the same names for all of them. */
+    char *const *variables, *const *own;
     /* NULL, or where the part that the workers of one program have in common is kept from one
      * worker to the next: points to NULL before the first; to be freed when the round is over, or
      * this process's environment changes. */
@@ -64,10 +64,6 @@ void worker_env_shared_free(struct worker_env_shared *s); /* NULL is allowed */
  * borrows the job's strings; free with worker_env_free(). Under the name torchrun $local_rank and
  * $$ count too, as in Python's string.Template. */
 char **worker_argv_new(const struct job_spec *job, int local_rank);
-
-/* How many of the variables that name the interface the user has left unset, in the environment and
- * in [env]; their names, with blanks between them, in `names`. */
-int worker_env_ifname_unset(const struct job_spec *job, char *names, size_t cap);
 
 void worker_env_free(char **env); /* NULL is allowed */
 

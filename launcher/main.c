@@ -16,6 +16,10 @@
 #include <unistd.h>
 
 #include "agent/agent.h"
+#include "agent/report/events.h"
+#include "agent/report/job_operations.h"
+#include "agent/report/top.h"
+#include "agent/stacks/stacks.h"
 #include "agent/doctor/doctor.h"
 #include "agent/doctor/facts.h"
 #include "agent/guardian.h"
@@ -75,18 +79,18 @@ static void get_status(void *arg, struct agent_status *out)
 
 static const struct event_list *get_events(void *arg)
 {
-    return agent_events(((struct run *)arg)->agent);
+    return events_want(agent_feature(((struct run *)arg)->agent, &events_feature));
 }
 
 static struct json_t *get_operations(void *arg)
 {
-    return agent_operations(((struct run *)arg)->agent);
+    return operations_of_job(agent_feature(((struct run *)arg)->agent, &operations_feature));
 }
 
 static void get_top(void *arg, size_t most, void (*on_done)(void *arg, struct json_t *top),
                     void *done_arg)
 {
-    agent_top(((struct run *)arg)->agent, most, on_done, done_arg);
+    top_of_job(agent_feature(((struct run *)arg)->agent, &top_feature), most, on_done, done_arg);
 }
 
 static void stop(void *arg, const char *why)
@@ -97,7 +101,8 @@ static void stop(void *arg, const char *why)
 static void get_stacks(void *arg, const char *ranks,
                        void (*on_done)(void *arg, struct json_t *stacks), void *done_arg)
 {
-    agent_stacks(((struct run *)arg)->agent, ranks, on_done, done_arg);
+    stacks_of_job(agent_feature(((struct run *)arg)->agent, &stacks_feature), ranks, on_done,
+                  done_arg);
 }
 
 static const struct event_log *get_log(void *arg)

@@ -49,7 +49,7 @@ room agent/base agent/rules rendezvous rendezvous/rules
 room agent/process agent/base
 room agent/output agent/base agent/process rendezvous/rules
 room agent/report agent/base rendezvous/rules
-room agent/device agent/base agent/process
+room agent/device agent/base agent/process rendezvous/rules
 room agent/mpi agent/base rendezvous/rules
 room agent/stacks agent/base agent/process agent/report rendezvous/rules
 room agent/doctor agent/base agent/device agent/process agent/report rendezvous rendezvous/rules

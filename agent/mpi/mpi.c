@@ -10,9 +10,12 @@
 #include "core/log.h"
 #include "core/mem.h"
 
+/* Of an answer's number: it is to a request for values. */
+#define MODEX_ID (UINT64_C(1) << 62)
+
 struct mpi {
+    struct node *n;
     uv_poll_t poll;
-    struct mpi_events events;
     struct pmi *pmi; /* one of the two */
     struct pmix *pmix;
     bool alone; /* the round has one node */
@@ -29,52 +32,72 @@ static void on_readable(uv_poll_t *poll, int status, int events)
         pmix_ready(m->pmix);
 }
 
+static void take_gathered(struct mpi *m, struct rd values, int nnodes)
+{
+    if (m->pmi)
+        pmi_gathered(m->pmi, values, nnodes);
+    else
+        pmix_gathered(m->pmix, values, nnodes);
+}
+
 /* On one node its own value is all there is. */
 static void on_fence(void *arg, const void *value, size_t len)
 {
     struct mpi *m = arg;
-    if (!m->alone) {
-        m->events.on_fence(m->events.arg, value, len);
+    if (!m->alone && m->n->state == NODE_RUNNING)
+        m->n->calls->gather(m->n, value, len);
+    if (!m->alone)
         return;
-    }
     struct buf b = BUF_INIT;
     buf_u32(&b, (uint32_t)len);
     buf_put(&b, value, len);
-    mpi_gathered(m, rd_init(b.data, b.len), 1);
+    take_gathered(m, rd_init(b.data, b.len), 1);
     buf_fini(&b);
 }
 
 static void on_abort(void *arg, int local_rank, int exit_code, const char *how)
 {
     struct mpi *m = arg;
-    m->events.on_abort(m->events.arg, local_rank, exit_code, how);
+    m->n->calls->abort(m->n, local_rank, exit_code, how);
 }
 
 static bool on_modex(void *arg, int rank, uint64_t id)
 {
     struct mpi *m = arg;
-    return !m->alone && m->events.on_modex(m->events.arg, rank, id);
+    struct rdzv_request r = {.kind = REQUEST_MODEX, .id = MODEX_ID | id, .text = "data are wanted"};
+    snprintf(r.ranks, sizeof(r.ranks), "%d", rank);
+    return !m->alone && m->n->calls->request(m->n, &r);
 }
 
 static void on_modex_found(void *arg, const struct node_id *to, uint64_t id, const void *data,
                            size_t len)
 {
     struct mpi *m = arg;
-    m->events.on_modex_found(m->events.arg, to, id, data, len);
+    const struct rdzv_answer answer = {
+        .to = *to, .id = id, .data = data, .len = len <= RDZV_ANSWER_MAX ? len : 0};
+    m->n->calls->answer(m->n, &answer);
 }
 
-int mpi_open(struct mpi **out, uv_loop_t *loop, struct uvx_scope *scope, const struct job_spec *job,
-             const struct mpi_events *events, struct err *e)
+static void mpi_free(void *state)
 {
+    struct mpi *m = state;
+    pmi_free(m->pmi);
+    pmix_free(m->pmix);
+    free(m);
+}
+
+static int mpi_open(void **state, struct node *n, struct err *e)
+{
+    const struct job_spec *job = n->job;
     if (job->rdzv.mpi == MPI_NONE || job->nproc == 0)
         return 0;
     struct mpi *m = xcalloc(1, sizeof(*m));
     const struct mpi_events own = {m, on_fence, on_abort, on_modex, on_modex_found};
-    m->events = *events;
+    m->n = n;
     int r = job->rdzv.mpi == MPI_PMI ? pmi_new(&m->pmi, job->rdzv.run_id, job->programs, &own, e)
                                      : pmix_new(&m->pmix, job->rdzv.run_id, job->programs, &own, e);
     if (r == 0) {
-        r = uv_poll_init(loop, &m->poll, m->pmi ? pmi_fd(m->pmi) : pmix_fd(m->pmix));
+        r = uv_poll_init(n->loop, &m->poll, m->pmi ? pmi_fd(m->pmi) : pmix_fd(m->pmix));
         if (r < 0)
             uvx_err(e, r, "the connections of MPI ranks");
     }
@@ -83,37 +106,28 @@ int mpi_open(struct mpi **out, uv_loop_t *loop, struct uvx_scope *scope, const s
         return r;
     }
     log_verbose("the ranks find each other by %s (%s)", m->pmi ? "PMI" : "PMIx", job->mpi_reason);
-    uvx_own(scope, &m->poll);
+    uvx_own(n->scope, &m->poll);
     uv_poll_start(&m->poll, UV_READABLE, on_readable);
-    *out = m;
+    *state = m;
     return 0;
 }
 
-void mpi_free(struct mpi *m)
+static int mpi_begin(void *state, struct err *e)
 {
-    if (!m)
-        return;
-    pmi_free(m->pmi);
-    pmix_free(m->pmix);
-    free(m);
-}
-
-int mpi_begin(struct mpi *m, const struct rank_table *table, int group_rank, int cpus,
-              struct err *e)
-{
-    if (!m)
-        return 0;
+    struct mpi *m = state;
+    const struct rank_table *table = m->n->table;
+    const struct rank_table_node *own = &table->nodes[m->n->group_rank];
     m->alone = table->nnodes == 1;
-    m->nranks = table->nodes[group_rank].nproc;
-    m->base_rank = table->nodes[group_rank].base_rank;
+    m->nranks = own->nproc;
+    m->base_rank = own->base_rank;
     m->world_size = table->world_size;
     if (m->pmix)
-        return pmix_begin(m->pmix, table, group_rank, m->nranks > cpus, e);
-    pmi_begin(m->pmi, table, group_rank);
+        return pmix_begin(m->pmix, table, m->n->group_rank, m->nranks > m->n->cpus, e);
+    pmi_begin(m->pmi, table, m->n->group_rank);
     return 0;
 }
 
-static char **env_of_pmi(const struct mpi *m, int local_rank, int fd)
+static void add_pmi(const struct mpi *m, int local_rank, int fd, struct variables *env)
 {
     const struct {
         const char *name;
@@ -125,66 +139,83 @@ static char **env_of_pmi(const struct mpi *m, int local_rank, int fd)
         {"MPI_LOCALRANKID", local_rank},
         {"MPI_LOCALNRANKS", m->nranks},
     };
-    char **env = xcalloc(ARRAY_LEN(vars) + 1, sizeof(*env));
     for (size_t i = 0; i < ARRAY_LEN(vars); i++)
-        env[i] = xasprintf("%s=%d", vars[i].name, vars[i].value);
-    return env;
+        variables_add(env, xasprintf("%s=%d", vars[i].name, vars[i].value));
 }
 
-int mpi_worker(struct mpi *m, int local_rank, struct mpi_worker *out, struct err *e)
+static int mpi_worker_starts(void *state, const struct worker *w, struct worker_extras *x,
+                             struct err *e)
 {
-    if (!m)
-        return 0;
-    if (m->pmix)
-        return pmix_env(m->pmix, local_rank, &out->env, e);
-    out->fd = pmi_connect(m->pmi, local_rank, e);
-    if (out->fd < 0)
+    struct mpi *m = state;
+    char **env = NULL;
+    if (m->pmix) {
+        int r = pmix_env(m->pmix, w->local_rank, &env, e);
+        for (char **v = env; v && *v; v++)
+            variables_add(&x->env, *v);
+        free(env);
+        return r;
+    }
+    int fd = pmi_connect(m->pmi, w->local_rank, e);
+    if (fd < 0)
         return e->code;
-    out->spins = true; /* MPICH does, and mpiexec.hydra gives each rank a session, too */
-    out->env = env_of_pmi(m, local_rank, out->fd);
+    x->fds[x->nfds++] = fd;
+    x->session = true; /* MPICH spins while it waits, and mpiexec.hydra makes sessions, too */
+    add_pmi(m, w->local_rank, fd, &x->env);
     return 0;
 }
 
-void mpi_worker_fini(struct mpi_worker *w)
+/* It may have called MPI_Abort: that is taken now. */
+static void mpi_worker_exits(void *state, const struct worker *w)
 {
-    close_fd(&w->fd);
-    for (char **v = w->env; v && *v; v++)
-        free(*v);
-    free(w->env);
-    w->env = NULL;
-}
-
-void mpi_gathered(struct mpi *m, struct rd values, int nnodes)
-{
-    if (m && m->pmi)
-        pmi_gathered(m->pmi, values, nnodes);
-    else if (m)
-        pmix_gathered(m->pmix, values, nnodes);
-}
-
-void mpi_modex(struct mpi *m, int rank, uint64_t id, const struct node_id *from)
-{
-    if (m && m->pmix)
-        pmix_modex(m->pmix, rank, id, from);
-}
-
-void mpi_modex_found(struct mpi *m, uint64_t id, const void *data, size_t len)
-{
-    if (m && m->pmix)
-        pmix_modex_found(m->pmix, id, data, len);
-}
-
-void mpi_look(struct mpi *m, int local_rank)
-{
-    if (m && m->pmi)
-        pmi_look(m->pmi, local_rank);
-    else if (m)
+    struct mpi *m = state;
+    if (m->pmi)
+        pmi_look(m->pmi, w->local_rank);
+    else
         pmix_ready(m->pmix);
 }
 
-const char *mpi_exit_fault(struct mpi *m, int local_rank)
+static const char *mpi_worker_fault(void *state, const struct worker *w)
 {
-    if (!m)
-        return NULL;
-    return m->pmi ? pmi_exit_fault(m->pmi, local_rank) : pmix_exit_fault(m->pmix, local_rank);
+    struct mpi *m = state;
+    return m->pmi ? pmi_exit_fault(m->pmi, w->local_rank) : pmix_exit_fault(m->pmix, w->local_rank);
 }
+
+static void mpi_gathered(void *state, struct rd values, int nnodes)
+{
+    struct mpi *m = state;
+    if (m->n->state == NODE_RUNNING)
+        take_gathered(m, values, nnodes);
+}
+
+static bool mpi_request(void *state, const struct rdzv_request *r)
+{
+    struct mpi *m = state;
+    if (r->kind != REQUEST_MODEX)
+        return false;
+    if (m->n->state == NODE_RUNNING && m->pmix)
+        pmix_modex(m->pmix, atoi(r->ranks), r->id, &r->from);
+    return true;
+}
+
+static bool mpi_answer(void *state, const struct rdzv_answer *a)
+{
+    struct mpi *m = state;
+    if (!(a->id & MODEX_ID))
+        return false;
+    if (m->pmix)
+        pmix_modex_found(m->pmix, a->id & ~MODEX_ID, a->data, a->len);
+    return true;
+}
+
+const struct feature mpi_feature = {
+    .name = "MPI",
+    .open = mpi_open,
+    .begin = mpi_begin,
+    .worker_starts = mpi_worker_starts,
+    .worker_exits = mpi_worker_exits,
+    .worker_fault = mpi_worker_fault,
+    .request = mpi_request,
+    .answer = mpi_answer,
+    .gathered = mpi_gathered,
+    .free = mpi_free,
+};

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "agent/base/fs.h"
+#include "agent/base/signals.h"
 #include "agent/process/sweep.h"
 #include "core/clock.h"
 #include "core/fd.h"
@@ -41,8 +42,7 @@ struct file_timer {
     int fd;
     uv_poll_t poll;
     uv_timer_t clock;
-    file_timer_expired *on_expired;
-    void *arg;
+    struct node *node;
     bool warned;   /* a refused line was reported; further ones are not */
     size_t used;   /* bytes in `line` */
     bool skipping; /* the rest of a line that was too long */
@@ -76,6 +76,20 @@ static int parents_of(pid_t pid, pid_t *out)
     return 0;
 }
 
+/* The process is a worker or a descendant of one. */
+static void blame(struct file_timer *t, pid_t child, int signo, const char *text)
+{
+    char name[24], why[320];
+    const char *sent = signal_name(signo, name);
+    log_error("%s: sending %s", text, sent);
+    snprintf(why, sizeof(why), "%s; dlaunch sent %s", text, sent);
+    for (int i = 0; i < t->node->job->nproc; i++) {
+        const struct worker *w = &t->node->workers[i];
+        if (worker_is_alive(w) && w->pid == child)
+            t->node->calls->kill(t->node, i, 0, why);
+    }
+}
+
 static void expire(struct file_timer *t, size_t i)
 {
     struct timer x = t->timers[i];
@@ -89,7 +103,7 @@ static void expire(struct file_timer *t, size_t i)
     }
     int n = parents_of(x.pid, parents);
     if (n > 0 && syscall(SYS_pidfd_send_signal, x.pidfd, 0, NULL, 0) == 0) {
-        t->on_expired(t->arg, parents, n, x.signo, text);
+        blame(t, parents[n - 1], x.signo, text);
         syscall(SYS_pidfd_send_signal, x.pidfd, x.signo, NULL, 0);
     }
     for (size_t k = t->n; k-- > 0;) { /* all its timers end with the process */
@@ -245,20 +259,22 @@ static int make_fifo(struct file_timer *t, const char *path, struct err *e)
     return t->fd < 0 ? err_sys(e, errno, "TORCHELASTIC_TIMER_FILE: %s", t->path) : 0;
 }
 
-int file_timer_open(struct file_timer **out, uv_loop_t *loop, struct uvx_scope *scope,
-                    const char *path, file_timer_expired *on_expired, void *arg, struct err *e)
+static int file_timer_open(void **state, struct node *n, struct err *e)
 {
+    const char *enabled = getenv("TORCHELASTIC_ENABLE_FILE_TIMER");
+    const char *path = getenv("TORCHELASTIC_TIMER_FILE");
+    if (n->job->nproc == 0 || !enabled || strcmp(enabled, "1") != 0)
+        return 0;
     struct file_timer *t = xcalloc(1, sizeof(*t));
     t->fd = -1;
-    t->on_expired = on_expired;
-    t->arg = arg;
+    t->node = n;
     t->temporary = !path || !*path;
     int rc;
     do {
         close_fd(&t->fd);
         rc = make_fifo(t, t->temporary ? NULL : path, e);
     } while (rc == 0 && !fs_lock_temporary(t->fd));
-    if (rc == 0 && (rc = uv_poll_init(loop, &t->poll, t->fd)) < 0)
+    if (rc == 0 && (rc = uv_poll_init(n->loop, &t->poll, t->fd)) < 0)
         uvx_err(e, rc, "TORCHELASTIC_TIMER_FILE: %s", t->path);
     if (rc < 0) {
         if (t->fd >= 0)
@@ -267,32 +283,44 @@ int file_timer_open(struct file_timer **out, uv_loop_t *loop, struct uvx_scope *
         free(t);
         return rc;
     }
-    uv_timer_init(loop, &t->clock);
-    uvx_own(scope, &t->poll);
-    uvx_own(scope, &t->clock);
+    uv_timer_init(n->loop, &t->clock);
+    uvx_own(n->scope, &t->poll);
+    uvx_own(n->scope, &t->clock);
     uv_poll_start(&t->poll, UV_READABLE, on_readable);
-    *out = t;
+    n->calls->unlink_later(n, t->path);
+    *state = t;
     return 0;
 }
 
-const char *file_timer_path(const struct file_timer *t)
+static void file_timer_variables(void *state, struct variables *out)
 {
-    return t ? t->path : NULL;
+    struct file_timer *t = state;
+    variables_add(out, xasprintf("TORCHELASTIC_TIMER_FILE=%s", t->path));
 }
 
-void file_timer_sweep(const struct file_timer *t)
+/* Removes FIFOs that dead agents left beside this one, now that the workers run. */
+static void file_timer_state_changed(void *state, enum node_state from)
 {
-    if (t && t->temporary)
+    struct file_timer *t = state;
+    (void)from;
+    if (t->temporary && t->node->state == NODE_RUNNING && t->node->restart_count == 0)
         fs_sweep_temporary(t->path, FIFO_PREFIX, S_IFIFO, false);
 }
 
-void file_timer_free(struct file_timer *t)
+static void file_timer_free(void *state)
 {
-    if (!t)
-        return;
+    struct file_timer *t = state;
     while (t->n > 0)
         timer_drop(t, 0);
     unlink(t->path);
     close_fd(&t->fd);
     free(t);
 }
+
+const struct feature file_timer_feature = {
+    .name = "file timer",
+    .open = file_timer_open,
+    .variables = file_timer_variables,
+    .state_changed = file_timer_state_changed,
+    .free = file_timer_free,
+};

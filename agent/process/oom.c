@@ -1,6 +1,7 @@
 #include "agent/process/oom.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 
 #include "agent/process/cgroup.h"
 #include "core/fd.h"
+#include "core/mem.h"
 
 #define EVENTS_MAX 16384 /* bytes; /proc/vmstat, the longest of them, has some 5,000 */
 
@@ -70,3 +72,53 @@ void oom_close(struct oom_watch *w)
 {
     close_fd(&w->fd);
 }
+
+/* ------------------------------------------------------------------------------------- feature */
+
+struct oom {
+    struct node *n;
+    struct oom_watch watch;
+};
+
+static int oom_feature_open(void **state, struct node *n, struct err *e)
+{
+    struct oom *o = xcalloc(1, sizeof(*o));
+    (void)e;
+    *o = (struct oom){.n = n, .watch.fd = -1};
+    *state = o;
+    return 0;
+}
+
+/* Earlier kills were not of the workers of this round. Looks after their start, so that they do not
+ * wait for it. */
+static void oom_state_changed(void *state, enum node_state from)
+{
+    struct oom *o = state;
+    if (from != NODE_STARTING)
+        return;
+    if (o->watch.fd < 0)
+        oom_open(&o->watch);
+    else
+        oom_happened(&o->watch);
+}
+
+static void oom_worker_failed(void *state, struct worker *w, bool by_dlaunch)
+{
+    struct oom *o = state;
+    w->failure.oom = w->failure.signal == SIGKILL && !by_dlaunch && oom_happened(&o->watch);
+}
+
+static void oom_free(void *state)
+{
+    struct oom *o = state;
+    oom_close(&o->watch);
+    free(o);
+}
+
+const struct feature oom_feature = {
+    .name = "OOM watch",
+    .open = oom_feature_open,
+    .state_changed = oom_state_changed,
+    .worker_failed = oom_worker_failed,
+    .free = oom_free,
+};

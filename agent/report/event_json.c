@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/base/signals.h"
 #include "agent/report/json_text.h"
 #include "agent/report/report_words.h"
 #include "core/mem.h"

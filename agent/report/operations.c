@@ -62,6 +62,13 @@ void operations_look(struct operations *o, const struct segment *s, int node, in
     }
 }
 
+void operations_look_at_node(struct operations *o, const struct node *n, bool all)
+{
+    if (n->table && n->segment.fd >= 0)
+        operations_look(o, &n->segment, n->group_rank, n->table->nodes[n->group_rank].base_rank,
+                        all);
+}
+
 void operations_next_round(struct operations *o)
 {
     o->nseen = 0;

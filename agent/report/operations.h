@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "agent/base/segment.h"
+#include "agent/base/node.h"
 
 #define OPERATIONS_MAX 200000 /* that are kept, the newest */
 
@@ -23,6 +23,8 @@ struct operations {
 /* Takes the operations that have ended since the last look; all: those under way, too. */
 void operations_look(struct operations *o, const struct segment *s, int node, int base_rank,
                      bool all);
+/* The same for the workers of the node, if there is a round. */
+void operations_look_at_node(struct operations *o, const struct node *n, bool all);
 /* The next segment is of other workers. */
 void operations_next_round(struct operations *o);
 void operations_fini(struct operations *o);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "agent/base/fs.h"
+#include "agent/base/signals.h"
 #include "agent/report/json_text.h"
 #include "agent/report/report.h"
 #include "agent/report/report_words.h"

@@ -31,7 +31,4 @@ void words_add(struct buf *b, const char *fmt, ...)
     __attribute__((format(printf, 2, 3), nonnull(2)));
 void words_escaped(struct buf *b, const char *text);
 
-/* "SIGSEGV", "SIGRTMIN+3", "signal 99". Static or in out. */
-const char *signal_name(int signo, char out[24]);
-
 #endif

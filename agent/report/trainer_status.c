@@ -198,8 +198,6 @@ struct trainer_status *trainer_status_open(const char *progress_file)
 void trainer_status_report(struct trainer_status *t, const char *state, int nodes, int workers,
                            int restarts)
 {
-    if (!t)
-        return;
     pthread_mutex_lock(&t->lock);
     snprintf(t->state, sizeof(t->state), "%s", state);
     t->nodes = nodes;
@@ -214,8 +212,6 @@ void trainer_status_report(struct trainer_status *t, const char *state, int node
 void trainer_status_close(struct trainer_status *t)
 {
     struct timespec until;
-    if (!t)
-        return;
     pthread_mutex_lock(&t->lock);
     t->closed = true;
     pthread_cond_signal(&t->changed);
@@ -237,3 +233,58 @@ void trainer_status_close(struct trainer_status *t)
     free(t->progress_file);
     free(t);
 }
+
+/* ------------------------------------------------------------------------------------- feature */
+
+struct trainer {
+    struct node *n;
+    struct trainer_status *status;
+};
+
+static int trainer_open(void **state, struct node *n, struct err *e)
+{
+    (void)e;
+    struct trainer_status *status = trainer_status_open(n->job->progress_file);
+    if (!status)
+        return 0;
+    struct trainer *t = xcalloc(1, sizeof(*t));
+    *t = (struct trainer){n, status};
+    *state = t;
+    return 0;
+}
+
+static void tell(struct trainer *t, const char *what)
+{
+    const struct rank_table *table = t->n->table;
+    if (t->n->group_rank == 0)
+        trainer_status_report(t->status, what, table->nnodes, table->world_size,
+                              t->n->restart_count);
+}
+
+static void trainer_state_changed(void *state, enum node_state from)
+{
+    if (from == NODE_STARTING)
+        tell(state, "running");
+}
+
+static void trainer_stops(void *state, const struct rdzv_stop *why)
+{
+    if (why->restarting)
+        tell(state, "restarting");
+}
+
+static void trainer_close(void *state, void (*on_closed)(void *arg), void *arg)
+{
+    struct trainer *t = state;
+    trainer_status_close(t->status);
+    on_closed(arg);
+}
+
+const struct feature trainer_feature = {
+    .name = "TrainJob",
+    .open = trainer_open,
+    .state_changed = trainer_state_changed,
+    .stops = trainer_stops,
+    .close = trainer_close,
+    .free = free,
+};

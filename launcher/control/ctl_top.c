@@ -26,7 +26,7 @@ static double real_of(const json_t *j, const char *key)
 /* -------------------------------------------------------------------------------------- the data
  */
 
-/* Returns the answer of the nodes (agent_top()); NULL after a message, unless `quiet`. */
+/* Returns the answer of the nodes (agent/report/top.h); NULL after a message, unless `quiet`. */
 static json_t *ask_nodes(struct job *j, size_t most, bool quiet)
 {
     char line[32];

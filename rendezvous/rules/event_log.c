@@ -148,3 +148,17 @@ const struct event *event_list_next(const struct event_list *l, uint64_t *at)
         return NULL;
     return &l->e[(*at)++ - l->first];
 }
+
+int64_t event_log_offset(const struct event_log *l)
+{
+    for (size_t i = l->job.n; i-- > 0;) {
+        const struct event *e = &l->job.e[i];
+        if (memcmp(&e->origin, &l->id, sizeof(e->origin)) != 0)
+            continue;
+        for (size_t k = l->own.n; k-- > 0;) {
+            if (l->own.e[k].seq == e->seq)
+                return (int64_t)(e->at_ns - l->own.e[k].at_ns);
+        }
+    }
+    return 0; /* it is the same clock */
+}

@@ -60,4 +60,8 @@ void event_log_want(struct event_log *l);
  * NULL: there is none. Valid until the list changes. */
 const struct event *event_list_next(const struct event_list *l, uint64_t *at);
 
+/* Nanoseconds from this process's clock to the coordinator's, by the newest own event that has come
+ * back from there. */
+int64_t event_log_offset(const struct event_log *l);
+
 #endif

@@ -31,7 +31,7 @@ static void setup(void)
 /* ------------------------------------------------------------------------ a launcher, so to say */
 
 static struct control *control;
-static const struct agent_worker_status workers[] = {
+static struct agent_worker_status workers[] = {
     {.rank = 2, .local_rank = 0, .pid = 100, .state = "running", .seconds = 3700},
     {.rank = 3, .local_rank = 1, .pid = 101, .state = "exited", .seconds = 61},
     {.rank = 4, .local_rank = 2, .pid = 102, .state = "failed", .exit_code = 3, .seconds = 5},

@@ -1,5 +1,6 @@
 /* The watchdog that torchrun calls file timer, with a client in plain Python that writes what
  * PyTorch's client writes. */
+#include "agent/base/signals.h"
 #include "tests/integration/job.h"
 
 static const char client[] =

@@ -3,6 +3,7 @@
 
 #include <sys/resource.h>
 
+#include "agent/base/signals.h"
 #include "agent/process/cgroup.h"
 #include "rendezvous/rules/failure.h"
 

@@ -1,5 +1,6 @@
 /* The event log: one order for the job, nothing twice, nothing lost; the names, the codec and the
  * JSON of events. */
+#include "agent/base/signals.h"
 #include "tests/lib/test.h"
 
 #include <jansson.h>

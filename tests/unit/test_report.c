@@ -1,4 +1,5 @@
 /* Reports, compared as a whole with what they are to look like. */
+#include "agent/base/signals.h"
 #include "tests/lib/test.h"
 
 #include <errno.h>

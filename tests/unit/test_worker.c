@@ -61,20 +61,18 @@ START_TEST(started_after_a_start_that_failed)
                                    .on_drained = on_drained};
     struct reaper_callbacks reaper = {.on_worker = on_worker_exit};
     struct cgroup cgroup = {.fd = -1};
-    struct segment segment = SEGMENT_INIT;
+    struct node here = {.job = &job, .table = &table, .segment = SEGMENT_INIT};
     struct log_dir log_dir = {.run = ""};
     struct worker_env_shared *env = NULL;
-    struct worker_context ctx = {.job = &job,
-                                 .table = &table,
+    struct worker_context ctx = {.node = &here,
                                  .cgroup = &cgroup,
-                                 .segment = &segment,
                                  .log_dir = &log_dir,
                                  .env = &env,
                                  .stdin_fd = STDIN_FILENO};
     struct worker w = {.listen_fd = -1};
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
     loop_setup(&loop);
-    ck_assert_int_eq(spawner_new(&ctx.spawner, &e), 0);
+    ck_assert_int_eq(spawner_new(&here.spawner, &e), 0);
     ck_assert_int_eq(reaper_open(&ctx.reaper, &loop, &reaper, &e), 0);
     ck_assert_int_eq(stdio_pump_open(&ctx.pump, &loop, &pump, &e), 0);
 
@@ -91,7 +89,7 @@ START_TEST(started_after_a_start_that_failed)
     env = NULL;
     e = (struct err)ERR_INIT;
     ck_assert_msg(worker_start(&w, &ctx, &w, &e) == 0, "%s", e.msg);
-    spawn_settle(ctx.spawner);
+    spawn_settle(here.spawner);
     loop_run_until(&loop, &g_exited, 10, "it has ended");
     worker_env_shared_free(env);
     stdio_pump_close(ctx.pump, &(struct stdio_pump_end){
@@ -100,7 +98,7 @@ START_TEST(started_after_a_start_that_failed)
     closed = false;
     reaper_close(ctx.reaper, on_closed, &closed);
     loop_run_until(&loop, &closed, 10, "the reaper is closed");
-    spawner_free(ctx.spawner);
+    spawner_free(here.spawner);
     loop_teardown(&loop);
 }
 END_TEST

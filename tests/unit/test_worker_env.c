@@ -314,7 +314,7 @@ START_TEST(mpi_programs)
     setenv("PMI_FD", "3", 1); /* of a starter around dlaunch */
     setenv("PMI_PORT", "host:1", 1);
     ck_assert_ptr_null(strstr(env_text(&in), "PMI_"));
-    in.mpi = mpi;
+    in.own = mpi;
     const char *text = env_text(&in); /* which fails for a name that is there twice */
     ck_assert_ptr_nonnull(strstr(text, "PMI_FD=9\nPMI_RANK=4\n"));
     ck_assert_ptr_null(strstr(text, "PMI_PORT"));

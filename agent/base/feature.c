@@ -1,0 +1,28 @@
+#include "agent/base/feature.h"
+
+#include <stdlib.h>
+
+#include "core/fd.h"
+#include "core/mem.h"
+
+void variables_add(struct variables *v, char *owned)
+{
+    v->v = xrealloc(v->v, (v->n + 2) * sizeof(*v->v));
+    v->v[v->n++] = owned;
+    v->v[v->n] = NULL;
+}
+
+void variables_fini(struct variables *v)
+{
+    for (size_t i = 0; i < v->n; i++)
+        free(v->v[i]);
+    free(v->v);
+    *v = (struct variables){0};
+}
+
+void worker_extras_fini(struct worker_extras *x)
+{
+    variables_fini(&x->env);
+    while (x->nfds > 0)
+        close_fd(&x->fds[--x->nfds]);
+}

@@ -1,0 +1,15 @@
+/* job_operations.h: the last operations of the workers of all nodes, for dlaunchctl timeline. */
+#ifndef AGENT_REPORT_JOB_OPERATIONS_H
+#define AGENT_REPORT_JOB_OPERATIONS_H
+
+#include <jansson.h>
+
+#include "agent/base/feature.h"
+
+extern const struct feature operations_feature;
+
+/* Those of this node, and those of the other nodes as far as they have answered; asks them again.
+ * As operations_json(), with "answered", a number of nodes; owned. */
+json_t *operations_of_job(void *state);
+
+#endif

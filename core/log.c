@@ -169,6 +169,14 @@ static void emit(enum log_level level, const char *fmt, va_list ap)
         return;
 }
 
+void log_at(enum log_level level, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    emit(level, fmt, ap);
+    va_end(ap);
+}
+
 #define LOG_FUNCTION(name, level)   \
     void name(const char *fmt, ...) \
     {                               \

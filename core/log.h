@@ -42,6 +42,7 @@ int log_get_fd(void); /* -1: none is set */
 #define LOG_LAST_WORDS_MS 1000 /* for who ends next, and whom no signal ends */
 void log_set_patience(int ms);
 
+void log_at(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void log_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void log_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void log_notice(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -65,8 +65,9 @@ struct run {
     struct control *control;
     struct metrics *metrics;
     struct notify notify;
-    bool done;           /* the agent is */
-    bool requeue, leads; /* --requeue; this is the node of rank 0 */
+    bool done;     /* the agent is */
+    bool remote;   /* a head waits for the result */
+    bool requeues; /* --requeue, and it is this launcher's part to ask for it */
     int exit_status;
 };
 
@@ -161,8 +162,14 @@ static void on_end(void *arg, int exit_status, const char *text)
 {
     struct run *r = arg;
     struct agent_status s;
+    char decided[64];
     agent_get_status(r->agent, &s);
-    r->leads = s.rdzv.group_rank == 0;
+    const struct generation *by = &s.rdzv.decided;
+    snprintf(decided, sizeof(decided), REMOTE_DECIDED, (unsigned long long)by->epoch, by->counter);
+    if (r->remote && by->epoch)
+        notify_send(&r->notify, decided);
+    r->requeues &= exit_status == EXIT_TIME_LIMIT &&
+                   time_limit_requeues(by->epoch != 0, s.rdzv.coordinator, getenv("SLURM_NODEID"));
     control_keep(r->control, exit_status, text);
 }
 
@@ -218,7 +225,7 @@ static void run_loop(struct run *r)
         uv_walk(&r->loop, count_handle, &nopen);
     }
     notify_close(&r->notify);
-    if (r->requeue && r->leads && r->exit_status == EXIT_TIME_LIMIT)
+    if (r->requeues && r->exit_status == EXIT_TIME_LIMIT)
         time_limit_requeue();
     if (uv_loop_close(&r->loop) < 0) {
         fflush(NULL);
@@ -417,7 +424,8 @@ static int run_job(const struct job_spec *job, struct options *o, const struct r
     struct run run = {.job = job,
                       .pid = getpid(),
                       .daemon = &b.daemon,
-                      .requeue = opt_flag(o, OPT_requeue),
+                      .remote = remote != NULL,
+                      .requeues = opt_flag(o, OPT_requeue),
                       .notify = {remote ? remote->state_fd : -1}};
     mpir_init(job->mpir, job->path);
     status = guardian_run(&opts, agent_process, &run);

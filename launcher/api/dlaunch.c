@@ -307,14 +307,13 @@ static void keep_text(char **to, const struct frame *f)
 static const dlaunch_event *on_hello(struct dlaunch_job *j, const struct frame *f)
 {
     struct frame_hello h;
-    char why[256];
+    char why[256], differs[160];
     if (frame_hello_get(f, &h) < 0)
         return give_end(j, 125, "the program dlaunch has said something else than its version");
-    if (strcmp(h.version, DLAUNCH_VERSION) == 0)
+    if (!frame_hello_differs(&h, differs))
         return NULL;
     shutdown(j->fd, SHUT_RDWR);
-    snprintf(why, sizeof(why), "the program dlaunch has version %.60s, this library %s", h.version,
-             DLAUNCH_VERSION);
+    snprintf(why, sizeof(why), "the program dlaunch does not fit this library: %s", differs);
     return give_end(j, 125, why);
 }
 
@@ -347,7 +346,8 @@ static const dlaunch_event *on_frame(struct dlaunch_job *j, const struct frame *
         keep_text(&j->json, f);
         return NULL;
     case FRAME_EXIT: {
-        int status = f->len == 1 ? f->body[0] : 125;
+        struct frame_exit x;
+        int status = frame_exit_get(f, &x) == 0 ? x.status : 125;
         const char *why = j->why ? j->why : "dlaunch has given no reason";
         return give_end(j, status, status ? why : "");
     }

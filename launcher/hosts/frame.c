@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,6 +65,7 @@ void frame_hello_put(struct buf *b, const struct frame_hello *h)
     buf_u16(&body, (uint16_t)h->port);
     buf_str(&body, h->here);
     buf_str(&body, h->head);
+    buf_u16(&body, FRAME_PROTOCOL);
     frame_put(b, FRAME_HELLO, body.data, body.len);
     buf_fini(&body);
 }
@@ -77,7 +79,42 @@ int frame_hello_get(const struct frame *f, struct frame_hello *out)
     out->port = rd_u16(&r);
     rd_str(&r, out->here, sizeof(out->here));
     rd_str(&r, out->head, sizeof(out->head));
+    out->protocol = r.p == r.end ? 1 : rd_u16(&r); /* the first one told none */
     return r.bad ? -EPROTO : 0;
+}
+
+const char *frame_hello_differs(const struct frame_hello *h, char why[160])
+{
+    if (strcmp(h->version, DLAUNCH_VERSION) != 0)
+        snprintf(why, 160, "dlaunch %.60s is there, and %s here", h->version, DLAUNCH_VERSION);
+    else if (h->protocol != FRAME_PROTOCOL)
+        snprintf(why, 160, "another build of dlaunch %.60s is there: its protocol is %d, not %d",
+                 h->version, h->protocol, FRAME_PROTOCOL);
+    else
+        return NULL;
+    return why;
+}
+
+void frame_exit_put(struct buf *b, const struct frame_exit *x)
+{
+    struct buf body = BUF_INIT;
+    xbuf_reserve(&body, 16);
+    buf_u8(&body, (uint8_t)x->status);
+    buf_u8(&body, x->decided);
+    buf_u64(&body, x->epoch);
+    buf_u32(&body, x->counter);
+    frame_put(b, FRAME_EXIT, body.data, body.len);
+    buf_fini(&body);
+}
+
+int frame_exit_get(const struct frame *f, struct frame_exit *out)
+{
+    struct rd r = rd_init(f->body, f->len);
+    out->status = rd_u8(&r);
+    out->decided = rd_u8(&r) == 1;
+    out->epoch = rd_u64(&r);
+    out->counter = rd_u32(&r);
+    return rd_done(&r) ? 0 : -EPROTO;
 }
 
 /* -------------------------------------------------------------------------------- lists of strings

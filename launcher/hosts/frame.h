@@ -19,11 +19,14 @@
 #ifndef LAUNCHER_HOSTS_FRAME_H
 #define LAUNCHER_HOSTS_FRAME_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "core/bytes.h"
 
 #define FRAME_MAGIC    "\nDLAUNCH HOST 1\n"
+#define FRAME_PROTOCOL 2          /* of the frames behind it; HELLO tells it */
 #define FRAME_BODY_MAX (1u << 30) /* a program; a plan or a report has at most */
 #define FRAME_TEXT_MAX (32u << 20)
 #define FRAME_DATA_MAX 65536  /* of the rest */
@@ -40,7 +43,7 @@ enum frame_type {
     FRAME_REPORT,    /* the report for people */
     FRAME_JSON,      /* the report of --report */
     FRAME_EVENTS,    /* lines of --events */
-    FRAME_EXIT,      /* u8: exit status of the launcher; only FORWARDED follows */
+    FRAME_EXIT,      /* struct frame_exit, of the launcher; only FORWARDED follows */
     FRAME_FORWARDED, /* struct frame_forward, from a host that is reached through this one */
     /* From the head. */
     FRAME_PROGRAM, /* the bytes of a file, to be run in place of argv[program_at] */
@@ -73,10 +76,25 @@ struct frame_hello {
     int port;       /* on which it listens, on all its addresses; 0: not */
     char here[64];  /* its address, as the head has reached it; "" unknown */
     char head[64];  /* the head's address, as seen from there; "" */
+    int protocol;   /* FRAME_PROTOCOL there */
 };
 
 void frame_hello_put(struct buf *b, const struct frame_hello *h);
 int frame_hello_get(const struct frame *f, struct frame_hello *out);
+/* What is not the same there: a text for people behind the host's name, with what would be right;
+ * NULL: all is. */
+const char *frame_hello_differs(const struct frame_hello *h, char why[160]);
+
+/* How a launcher ended. */
+struct frame_exit {
+    int status;
+    bool decided; /* a coordinator has told it; else the launcher had lost it, or left the job */
+    uint64_t
+        epoch; /* of that coordinator's last view: which of two coordinators is the later one */
+    uint32_t counter;
+};
+void frame_exit_put(struct buf *b, const struct frame_exit *x);
+int frame_exit_get(const struct frame *f, struct frame_exit *out); /* 0, -EPROTO */
 
 /* The traffic of a host that is reached through another one. */
 enum forward_what {

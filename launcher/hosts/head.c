@@ -26,6 +26,7 @@
 #include "core/netaddr.h"
 #include "launcher/hosts/dial.h"
 #include "launcher/hosts/head_output.h"
+#include "launcher/hosts/head_rules.h"
 #include "launcher/hosts/input.h"
 #include "launcher/hosts/peer.h"
 #include "launcher/hosts/plan_options.h"
@@ -37,8 +38,7 @@
 #define CONNECTING_MAX 64
 #define DAEMON_MS      500 /* for a daemon to show that it knows the token, before ssh is tried */
 #define EVENTS         64
-#define UNREAD_S       5  /* patience with a reader of the output, in a stopped job */
-#define LAST_S         10 /* for the hosts, after a second request to stop */
+#define UNREAD_S       5 /* patience with a reader of the output, behind a stopped job */
 
 extern char **environ;
 
@@ -58,6 +58,7 @@ struct head {
     struct spawner *spawner;
     int min, max, spares; /* hosts that the job has at least, at most, and beyond */
     double timeout_s;
+    struct head_rules *rules;
 
     struct peer *peers;
     struct source *sources; /* three for each peer */
@@ -70,14 +71,7 @@ struct head {
     struct input input;
     int events; /* the file of --events; -1: none */
 
-    bool planned;      /* the hosts have their plans */
-    int status;        /* of the job; -1: not known */
-    struct peer *last; /* whose word decides: the last that told how the job ended */
-    int failed;        /* the exit status of a launcher that ended early; 0: none has */
-    uint64_t stop_ns;  /* the first signal that asks to stop; 0: none yet */
     uint64_t limit_ns; /* when the hosts stop the job by --timeout; 0: not known, or no limit */
-    bool hurried;      /* since hurried_ns: a further signal has come */
-    uint64_t hurried_ns;
     uint64_t now_ns;
 };
 
@@ -113,95 +107,48 @@ static void update_watches(struct head *h)
     }
 }
 
-/* ------------------------------------------------------------------------------ ends of the job */
+/* ------------------------------------------------------------------------------- ends of a host */
+
+static size_t index_of(const struct head *h, const struct peer *p)
+{
+    return (size_t)(p - h->peers);
+}
 
 static bool is_left(const struct peer *p)
 {
     return p->state != PEER_GONE;
 }
 
-/* The job ends with this status; hosts that have a plan are told to stop, others are dropped. */
-static void head_end_job(struct head *h, int status)
-{
-    if (h->status < 0)
-        h->status = status;
-    for (size_t i = 0; i < h->npeers; i++) {
-        struct peer *p = &h->peers[i];
-        if (p->state == PEER_WAITING || p->dialing)
-            p->state = PEER_GONE;
-        else if (p->state == PEER_CONNECTING)
-            peer_kill(p);
-        else if (p->state == PEER_READY)
-            peer_drop(p);
-        else if (p->state == PEER_PLANNED)
-            peer_send_byte(p, FRAME_SIGNAL, SIGTERM);
-    }
-}
-
-static int hosts_left(const struct head *h)
-{
-    int n = 0;
-    for (size_t i = 0; i < h->npeers; i++)
-        n += is_left(&h->peers[i]);
-    return n;
-}
-
 /* A host is not in the job, for the reason in `why`. */
 static void lose_host(struct head *h, struct peer *p, const char *why, int status)
 {
     p->state = PEER_GONE;
-    if (h->status >= 0) /* the job ends already */
-        return;
-    if (hosts_left(h) >= h->min + h->spares && h->min < h->max) {
-        log_warn("%s: %s; the job goes on without it", p->host->name, why);
-        return;
-    }
-    log_error("%s: %s", p->host->name, why);
-    head_end_job(h, status);
+    head_rules_absent(h->rules, index_of(h, p), why, status);
 }
 
-/* The reason for the end of a process that has not said how its launcher ended. */
-static void lost_contact(struct head *h, struct peer *p, int status)
+/* A host that is not wanted ends what was begun there. */
+static void drop_host(struct head *h, struct peer *p)
 {
-    struct err e = ERR_INIT;
-    char why[ERR_MSG_MAX + 64];
-    if (h->status >= 0 || (p->state == PEER_PLANNED && h->last)) {
-        p->state = PEER_GONE; /* the job is over */
-        return;
-    }
-    peer_explain(p, status, &e);
-    if (p->state != PEER_PLANNED) {
-        lose_host(h, p, e.msg, 1);
-        return;
-    }
-    snprintf(why, sizeof(why), "the connection is lost: %s", e.msg);
-    if (p->began) {
-        log_warn("%s: %s", p->host->name, why);
+    if (p->state == PEER_WAITING || p->dialing)
+        lose_host(h, p, "", 1);
+    else if (p->state == PEER_CONNECTING)
+        peer_kill(p);
+    else
+        peer_drop(p);
+    if (!head_rules_is_left(h->rules, index_of(h, p)))
         p->state = PEER_GONE;
-    } else {
-        lose_host(h, p, why, 1);
-    }
 }
 
 static void on_exit_frame(struct head *h, struct peer *p, const struct frame *f)
 {
-    p->exited = true;
-    p->status = f->len == 1 ? f->body[0] : 125;
-    input_forget(&h->input, p);
-    bool any_began = false;
-    for (size_t i = 0; i < h->npeers; i++)
-        any_began |= h->peers[i].began;
-    if (p->status == 0 || p->report)
-        h->last = p;
-    if (any_began || p->status == 0 || h->status >= 0 || h->stop_ns || p->report)
+    struct frame_exit result;
+    if (frame_exit_get(f, &result) < 0) {
+        peer_kill(p);
         return;
-    /* The host's launcher has reported why. The others would wait for that host. */
-    h->failed = h->failed ? h->failed : p->status;
-    int left = 0;
-    for (size_t i = 0; i < h->npeers; i++)
-        left += is_left(&h->peers[i]) && !h->peers[i].exited;
-    if (left < h->min + h->spares || h->min == h->max)
-        head_end_job(h, p->status);
+    }
+    p->exited = true;
+    input_forget(&h->input, p);
+    head_rules_told(h->rules, index_of(h, p), &result, p->report != NULL);
 }
 
 /* ------------------------------------------------------------------------------------- starting */
@@ -220,8 +167,8 @@ static void lose_daemon(struct head *h, struct peer *p, const char *why, bool ag
 {
     char text[ERR_MSG_MAX];
     peer_hang_up(p);
-    if (h->status >= 0) { /* the job ends already */
-        p->state = PEER_GONE;
+    if (head_rules_ends(h->rules)) {
+        lose_host(h, p, why, 1);
     } else if (h->reach.way == REACH_BOTH) {
         log_verbose("%s: not by its daemon: %s", p->host->name, why);
         p->no_daemon = true;
@@ -242,7 +189,7 @@ static void try_daemon(struct head *h, struct peer *p)
     peer_dial(p);
     uint64_t end = deadline_of(h, p);
     int ms = end > h->now_ns ? (int)((end - h->now_ns) / 1000000) : 0;
-    if (dial_start(&h->dial, (unsigned)(p - h->peers), p->attempts, p->host->name,
+    if (dial_start(&h->dial, (unsigned)index_of(h, p), p->attempts, p->host->name,
                    (int)opt_number(h->o, OPT_serve_port), ms, &e) < 0)
         lose_daemon(h, p, e.msg, false);
 }
@@ -414,60 +361,83 @@ static const char *working_directory(struct options *o)
     return options_printf(o, "%s", getcwd(path, sizeof(path)) ? path : "/");
 }
 
-/* Every host has answered or is lost: gives each that is left its plan. */
+/* Every host has answered or is lost: those of the job get their plans. */
 static void plan_all(struct head *h)
 {
     struct peer *first = NULL;
-    int left = hosts_left(h), rank = 0;
-    struct job_of_hosts j = {.min_nodes = h->min, .spares = h->spares};
-    j.nodes = left - h->spares < h->max ? left - h->spares : h->max;
+    int n = 0;
+    struct job_of_hosts j = {
+        .min_nodes = h->min, .spares = h->spares, .nodes = head_rules_nodes(h->rules)};
     j.run_id = run_id(h->o);
     for (size_t i = 0; i < h->npeers && !first; i++)
-        first = is_left(&h->peers[i]) ? &h->peers[i] : NULL;
+        first = head_rules_rank(h->rules, i) == 0 ? &h->peers[i] : NULL;
     if (j.nodes + j.spares > 1)
         j.endpoint = choose_endpoint(h, first);
     const char *cwd = working_directory(h->o);
     for (size_t i = 0; i < h->npeers; i++) {
         struct peer *p = &h->peers[i];
-        if (!is_left(p))
+        p->rank = head_rules_rank(h->rules, i);
+        if (p->rank < 0 || p->state != PEER_READY)
             continue;
-        p->rank = rank++;
-        if (p->rank >= j.nodes + j.spares) { /* more hosts than --nnodes asks for */
-            peer_drop(p);
-            p->state = PEER_GONE;
-            continue;
-        }
         send_plan(h, p, &j, cwd);
         input_add(&h->input, p, p->rank);
+        n++;
     }
-    h->planned = true;
     if (opt_seconds(h->o, OPT_timeout) > 0)
         h->limit_ns = h->now_ns + (uint64_t)(opt_seconds(h->o, OPT_timeout) * 1e9);
-    log_verbose("%d hosts have their plans; they meet at %s", rank,
+    head_rules_limit(h->rules, h->limit_ns);
+    log_verbose("%d hosts have their plans; they meet at %s", n,
                 j.endpoint ? j.endpoint : "no endpoint");
+}
+
+static void carry_out(struct head *h, const struct head_action *a)
+{
+    struct peer *p = a->host == HEAD_NO_HOST ? NULL : &h->peers[a->host];
+    switch (a->act) {
+    case HEAD_ACT_LOG:
+        log_at(a->level, "%s%s%s", p ? p->host->name : "", p ? ": " : "", a->text);
+        break;
+    case HEAD_ACT_PLAN:
+        plan_all(h);
+        break;
+    case HEAD_ACT_DROP:
+        drop_host(h, p);
+        break;
+    case HEAD_ACT_SIGNAL:
+        if (p->state == PEER_PLANNED)
+            peer_send_byte(p, FRAME_SIGNAL, a->signo);
+        break;
+    case HEAD_ACT_KILL:
+        peer_kill(p);
+        if (!head_rules_is_left(h->rules, a->host))
+            p->state = PEER_GONE;
+        break;
+    case HEAD_ACT_HURRY:
+        head_output_hurry(h->output);
+        break;
+    }
 }
 
 static void go_on(struct head *h)
 {
-    int waiting = 0;
+    struct head_action a;
     start_waiting(h);
-    for (size_t i = 0; i < h->npeers; i++)
-        waiting += h->peers[i].state == PEER_WAITING || h->peers[i].state == PEER_CONNECTING;
-    if (!waiting && !h->planned && h->status < 0)
-        plan_all(h);
+    while (head_rules_next(h->rules, &a))
+        carry_out(h, &a);
 }
 
 /* ------------------------------------------------------------------------------- what hosts say */
 
 static void on_hello(struct head *h, struct peer *p, const struct frame *f)
 {
-    char why[256];
+    char why[256], differs[160];
     if (p->state != PEER_CONNECTING || frame_hello_get(f, &p->hello) < 0) {
         peer_kill(p);
         return;
     }
-    if (strcmp(p->hello.version, DLAUNCH_VERSION) == 0) {
+    if (!frame_hello_differs(&p->hello, differs)) {
         p->state = PEER_READY;
+        head_rules_ready(h->rules, index_of(h, p));
         if (p->here || p->by_daemon)
             log_verbose("%s: reached %s", p->host->name,
                         p->here ? "without ado: it is this host" : "by its daemon");
@@ -476,9 +446,7 @@ static void on_hello(struct head *h, struct peer *p, const struct frame *f)
                         p->through ? " through " : "", p->through ? p->via->host->name : "");
         return;
     }
-    snprintf(why, sizeof(why),
-             "dlaunch %.60s is there, and %s here; --prefix names another, --bcast copies this one",
-             p->hello.version, DLAUNCH_VERSION);
+    snprintf(why, sizeof(why), "%s; --prefix names another, --bcast copies this one", differs);
     if (p->by_daemon && h->reach.way == REACH_BOTH) {
         lose_daemon(h, p, why, false);
         return;
@@ -510,7 +478,7 @@ static void on_forwarded(struct head *h, struct peer *via, const struct frame *f
 static void on_frame(struct head *h, struct peer *p, const struct frame *f)
 {
     struct rd r = rd_init(f->body, f->len);
-    size_t index = (size_t)(p - h->peers);
+    size_t index = index_of(h, p);
     switch (f->type) {
     case FRAME_HELLO:
         on_hello(h, p, f);
@@ -525,7 +493,7 @@ static void on_frame(struct head *h, struct peer *p, const struct frame *f)
                             f->len - 1);
         break;
     case FRAME_BEGAN:
-        p->began = true;
+        head_rules_began(h->rules, index);
         break;
     case FRAME_TAKEN:
         input_taken(&h->input, p, rd_u32(&r));
@@ -566,11 +534,12 @@ static void lose_forwarded(struct head *h, struct peer *via);
 /* A process or a connection has ended; all that it said has been read. */
 static void head_lose_peer(struct head *h, struct peer *p, int status)
 {
+    struct err e = ERR_INIT;
     close_fd(&p->out);
     input_forget(&h->input, p);
-    if (p->state != PEER_GONE && !p->exited)
-        lost_contact(h, p, status);
+    peer_explain(p, status, &e);
     p->state = PEER_GONE;
+    head_rules_closed(h->rules, index_of(h, p), e.msg);
     lose_forwarded(h, p);
 }
 
@@ -630,7 +599,7 @@ static void lose_forwarded(struct head *h, struct peer *via)
         struct peer *p = &h->peers[i];
         if (p->via != via || !p->through)
             continue;
-        bool early = p->state == PEER_CONNECTING && h->status < 0;
+        bool early = p->state == PEER_CONNECTING && !head_rules_ends(h->rules);
         peer_lose_via(p);
         if (early) {
             p->state = PEER_WAITING;
@@ -657,36 +626,6 @@ static void reap(struct head *h)
 
 static const int passed_on[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
 
-static bool asks_to_stop(int signo)
-{
-    return signo != SIGUSR1 && signo != SIGUSR2;
-}
-
-static void pass_signal_on(struct head *h, int signo)
-{
-    bool first = asks_to_stop(signo) && !h->stop_ns;
-    bool further = asks_to_stop(signo) && h->stop_ns && h->now_ns - h->stop_ns > 500000000u;
-    if (first)
-        h->stop_ns = h->now_ns;
-    if (further && !h->hurried) {
-        h->hurried = true;
-        h->hurried_ns = h->now_ns;
-        head_output_hurry(h->output);
-    }
-    if (!h->planned && asks_to_stop(signo)) {
-        if (first)
-            log_notice("received SIG%s: the job had not begun", sigabbrev_np(signo));
-        head_end_job(h, 128 + signo);
-        for (size_t i = 0; i < h->npeers && further; i++)
-            peer_kill(&h->peers[i]);
-        return;
-    }
-    for (size_t i = 0; i < h->npeers; i++) {
-        if (h->peers[i].state == PEER_PLANNED)
-            peer_send_byte(&h->peers[i], FRAME_SIGNAL, signo);
-    }
-}
-
 static void read_signals(struct head *h)
 {
     struct signalfd_siginfo si[8];
@@ -700,7 +639,7 @@ static void read_signals(struct head *h)
         else if (signo == SIGCONT)
             input_retry(&h->input);
         else
-            pass_signal_on(h, signo);
+            head_rules_signal(h->rules, signo, h->now_ns);
     }
 }
 
@@ -735,15 +674,6 @@ static int earlier(int ms, uint64_t when_ns, uint64_t now)
     return ms < 0 || left < (uint64_t)ms ? (int)left : ms;
 }
 
-/* The end of the patience with a reader of the output that blocks the job's end; 0: there is none.
- */
-static uint64_t unread_end(const struct head *h)
-{
-    uint64_t since =
-        h->stop_ns && (!h->limit_ns || h->stop_ns < h->limit_ns) ? h->stop_ns : h->limit_ns;
-    return since ? since + UNREAD_S * 1000000000ull : 0;
-}
-
 static int next_timeout(const struct head *h)
 {
     int ms = head_output_timeout(h->output, h->now_ns);
@@ -754,28 +684,10 @@ static int next_timeout(const struct head *h)
         else if (p->state == PEER_WAITING && p->next_ns)
             ms = earlier(ms, p->next_ns, h->now_ns);
     }
-    if (h->hurried)
-        ms = earlier(ms, h->hurried_ns + LAST_S * 1000000000ull, h->now_ns);
-    if (unread_end(h) && !head_output_takes(h->output))
-        ms = earlier(ms, unread_end(h), h->now_ns);
+    uint64_t due = head_rules_deadline(h->rules, head_output_takes(h->output));
+    if (due != UINT64_MAX)
+        ms = earlier(ms, due, h->now_ns);
     return input_timeout(&h->input) ? earlier(ms, h->now_ns + INPUT_RETRY_NS, h->now_ns) : ms;
-}
-
-/* A host whose network is gone does not say that its launcher has ended: after a second request to
- * stop, which kills the workers, it is not waited for. */
-static void check_silent(struct head *h)
-{
-    if (!h->hurried || h->now_ns - h->hurried_ns < LAST_S * 1000000000ull)
-        return;
-    for (size_t i = 0; i < h->npeers; i++) {
-        struct peer *p = &h->peers[i];
-        if (p->state != PEER_PLANNED || p->exited)
-            continue;
-        log_warn("%s: has not told within %d s how its launcher ended; it was given up",
-                 p->host->name, LAST_S);
-        peer_kill(p);
-        p->state = PEER_GONE;
-    }
 }
 
 static void head_turn(struct head *h)
@@ -810,10 +722,8 @@ static void head_turn(struct head *h)
                 peer_send_byte(&h->peers[k], FRAME_UNREAD, i);
         }
     }
-    if (unread_end(h) && h->now_ns >= unread_end(h) && !head_output_takes(h->output))
-        head_output_hurry(h->output);
     check_deadlines(h);
-    check_silent(h);
+    head_rules_tick(h->rules, head_output_takes(h->output), h->now_ns);
     go_on(h);
 }
 
@@ -958,6 +868,7 @@ static int open_head(struct head *h, const struct host_list *hosts, struct err *
     if (open_dial(h, e) < 0)
         return 125;
     make_peers(h, hosts);
+    h->rules = head_rules_new(h->npeers, h->min, h->max, h->spares);
     h->sources = xcalloc(3 * h->npeers, sizeof(*h->sources));
     h->output = head_output_new(h->epfd, hosts->host, h->npeers, opt_flag(h->o, OPT_verbose));
     input_init(&h->input, h->epfd, &h->input_source,
@@ -967,11 +878,11 @@ static int open_head(struct head *h, const struct host_list *hosts, struct err *
     return 0;
 }
 
-static void write_json(struct head *h)
+static void write_json(struct head *h, const struct peer *teller)
 {
     struct err e = ERR_INIT;
     const char *path = opt_text(h->o, OPT_report);
-    if (!opt_given(h->o, OPT_report) || !h->last || !h->last->json)
+    if (!opt_given(h->o, OPT_report) || !teller->json)
         return;
     _cleanup_fd_ int fd = named_file_open(path, O_WRONLY | O_CREAT, 0666, &e);
     if (fd < 0) {
@@ -980,34 +891,15 @@ static void write_json(struct head *h)
     }
     int rc = ftruncate(fd, 0) < 0 && errno != EINVAL ? -errno : 0;
     if (rc == 0)
-        rc = fd_write_all(fd, h->last->json, h->last->json_len);
+        rc = fd_write_all(fd, teller->json, teller->json_len);
     if (rc < 0)
         log_error("--report: %s: %s", path, strerror(-rc));
 }
 
-/* The status that the launchers agree on; without one, what the first failure was. */
-static int exit_status(const struct head *h)
-{
-    if (h->status >= 0)
-        return h->status;
-    if (h->last)
-        return h->last->status;
-    for (size_t i = 0; i < h->npeers; i++) {
-        if (h->peers[i].exited && h->peers[i].status)
-            return h->peers[i].status;
-    }
-    return h->failed ? h->failed : 1;
-}
-
 int head_run(struct options *o, const struct host_list *hosts, const struct head_tokens *tokens)
 {
-    struct head h = {.o = o,
-                     .tokens = tokens,
-                     .dial = DIAL_INIT,
-                     .epfd = -1,
-                     .signals = -1,
-                     .events = -1,
-                     .status = -1};
+    struct head h = {
+        .o = o, .tokens = tokens, .dial = DIAL_INIT, .epfd = -1, .signals = -1, .events = -1};
     struct err e = ERR_INIT;
     h.timeout_s = opt_seconds(o, OPT_start_timeout);
     int rc = open_head(&h, hosts, &e);
@@ -1020,15 +912,20 @@ int head_run(struct options *o, const struct host_list *hosts, const struct head
     while (!head_is_over(&h))
         head_turn(&h);
     input_fini(&h.input);
-    int status = exit_status(&h);
-    if (h.last && h.last->report && h.last->status == status)
-        head_output_report(h.output, h.last->report, h.last->report_len);
-    write_json(&h);
+    head_rules_check(h.rules);
+    int status = head_rules_status(h.rules);
+    size_t teller = head_rules_teller(h.rules);
+    const struct peer *t = teller == HEAD_NO_HOST ? NULL : &h.peers[teller];
+    if (t && t->report && !head_rules_ends(h.rules))
+        head_output_report(h.output, t->report, t->report_len);
+    if (t)
+        write_json(&h, t);
     uint64_t soon = mono_ns() + UNREAD_S * 1000000000ull;
-    head_output_finish(h.output, h.stop_ns ? UNREAD_S : -1,
+    head_output_finish(h.output, head_rules_was_stopped(h.rules) ? UNREAD_S : -1,
                        h.limit_ns && h.limit_ns < soon ? soon : h.limit_ns);
     for (size_t i = 0; i < h.npeers; i++)
         peer_fini(&h.peers[i]);
+    head_rules_free(h.rules);
     free(h.peers);
     free(h.sources);
     dial_close(&h.dial);

@@ -65,8 +65,7 @@ struct peer {
     unsigned attempts;
     struct frame_hello hello;
 
-    bool began, exited; /* the workers ran; the launcher's exit status is known */
-    int status;
+    bool exited;         /* the launcher has told how it ended */
     char *report, *json; /* malloc'ed, or NULL */
     size_t report_len, json_len;
     uint32_t input_out; /* bytes of standard input that it has not taken */

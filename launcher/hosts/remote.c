@@ -49,6 +49,7 @@ struct remote {
     bool planned;       /* the plan has come */
     int refused;        /* exit status: there is no plan, or what comes is none; 0: go on */
     bool head_gone, input_ended, began;
+    struct frame_exit result; /* of the launcher */
     int listen_fd, state_fd, input_fd, report_fd, json_fd, signals;
     struct stream streams[4]; /* output, error, dlaunch's own lines, events */
     pid_t launcher;           /* -1: it has ended */
@@ -516,10 +517,16 @@ static void read_state(struct remote *r)
 {
     char text[256];
     ssize_t n;
-    while ((n = recv(r->state_fd, text, sizeof(text), 0)) > 0) {
+    while ((n = recv(r->state_fd, text, sizeof(text) - 1, 0)) > 0) {
         if (!r->began && n >= 14 && memcmp(text, "STATUS=RUNNING", 14) == 0) {
             r->began = true;
             put_data(r, FRAME_BEGAN, (const uint8_t *)"", 1);
+        }
+        text[n] = '\0';
+        unsigned long long epoch;
+        if (sscanf(text, REMOTE_DECIDED, &epoch, &r->result.counter) == 2) {
+            r->result.decided = true;
+            r->result.epoch = epoch;
         }
     }
 }
@@ -674,10 +681,11 @@ static int finish(struct remote *r)
     pass_on(r, &r->streams[ERR], true);
     pass_on(r, &r->streams[EVENTS], true);
     read_state(r);
-    uint8_t status = (uint8_t)wait_for_launcher(r);
+    r->result.status = wait_for_launcher(r);
     send_file(r, FRAME_REPORT, r->report_fd);
     send_file(r, FRAME_JSON, r->json_fd);
-    put_data(r, FRAME_EXIT, &status, 1);
+    if (!r->head_gone)
+        frame_exit_put(&r->out, &r->result);
     r->drain_ns = 0;
     while (r->forwards.n && !r->head_gone)
         turn(r);
@@ -685,7 +693,7 @@ static int finish(struct remote *r)
     if (r->head)
         await_close();
     remove_program(r);
-    return status;
+    return r->result.status;
 }
 
 static int remote_run(struct remote *r,

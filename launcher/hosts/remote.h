@@ -12,10 +12,13 @@
 
 #include "launcher/hosts/sealed.h"
 
+/* The launcher says so when a coordinator has told the job's result: epoch and counter. */
+#define REMOTE_DECIDED "X_DLAUNCH_DECIDED=%llx.%u"
+
 /* The launcher of such a host has these besides its options. */
 struct remote_job {
     int log_fd;    /* takes dlaunch's own lines (log_set_fd()) */
-    int state_fd;  /* takes what systemd would be told */
+    int state_fd;  /* takes what systemd would be told, and REMOTE_DECIDED */
     int report_fd; /* takes the report for people */
     int columns;   /* of the terminal that it goes to, which may have colours; 0: it is none */
     char *const *programs; /* for programs_take() */

@@ -1,16 +1,25 @@
 #include "launcher/options/time_limit.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/parse.h"
+
+#define ANSWER_S 20 /* for scontrol, which waits 10 s for Slurm's controller by default */
+
+extern char **environ;
 
 static const char *env_get(char *const *envp, const char *name)
 {
@@ -29,24 +38,78 @@ static long env_number(char *const *envp, const char *name)
     return text && parse_int(text, 0, LONG_MAX, &v, NULL) == 0 ? v : -1;
 }
 
-/* Runs "scontrol <what> <job>"; its first line in out, also when it fails with -EINVAL. */
-static int ask_scontrol(const char *what, long job, char *out, int cap, struct err *e)
+/* Starts "scontrol words...", which writes to fd. Returns a negative errno. */
+static int start_scontrol(char *const *words, int fd, pid_t *pid)
 {
-    char command[128];
-    snprintf(command, sizeof(command), "SLURM_TIME_FORMAT=standard exec scontrol %s %ld 2>&1", what,
-             job);
-    FILE *f = popen(command, "re");
-    if (!f)
-        return err_sys(e, errno, "scontrol");
-    if (!fgets(out, cap, f))
-        *out = '\0';
-    while (fgetc(f) != EOF) /* so that it can write all */
-        ;
-    int status = pclose(f);
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t attr;
+    sigset_t none;
+    sigemptyset(&none);
+    posix_spawn_file_actions_init(&files);
+    posix_spawnattr_init(&attr);
+    posix_spawnattr_setsigmask(&attr, &none);
+    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK);
+    posix_spawn_file_actions_adddup2(&files, fd, STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&files, fd, STDERR_FILENO);
+    setenv("SLURM_TIME_FORMAT", "standard", 1);
+    int rc = posix_spawnp(pid, "scontrol", &files, &attr, words, environ);
+    unsetenv("SLURM_TIME_FORMAT");
+    posix_spawn_file_actions_destroy(&files);
+    posix_spawnattr_destroy(&attr);
+    return -rc;
+}
+
+/* Reads to the end, keeping what fits as a string; false: that has not come within ANSWER_S. */
+static bool read_answer(int fd, char *out, size_t cap)
+{
+    uint64_t end = mono_ns() + ANSWER_S * 1000000000ull, now;
+    char rest[4096];
+    size_t len = 0;
+    ssize_t n = 1;
+    while (n != 0 && (now = mono_ns()) < end) {
+        struct pollfd f = {fd, POLLIN, 0};
+        if (poll(&f, 1, (int)((end - now) / 1000000) + 1) <= 0)
+            continue;
+        bool full = len + 1 == cap;
+        n = read(fd, full ? rest : out + len, full ? sizeof(rest) : cap - 1 - len);
+        len += n > 0 && !full ? (size_t)n : 0;
+    }
+    out[len] = '\0';
     out[strcspn(out, "\n")] = '\0';
+    return n == 0;
+}
+
+/* Runs "scontrol words... job"; its first line in out, also when it fails. -EINVAL: it says that
+ * this cannot be; -ENOENT: there is no scontrol; -EAGAIN: it does not answer, or has no answer. */
+static int ask_scontrol(char *const *words, long job, char *out, size_t cap, struct err *e)
+{
+    char id[24], *argv[8] = {(char *)"scontrol"}, what[64] = "scontrol";
+    int ends[2], status = 0, n = 1;
+    pid_t pid;
+    snprintf(id, sizeof(id), "%ld", job);
+    for (; *words; words++)
+        argv[n++] = *words;
+    argv[n++] = id;
+    for (int i = 1; i < n; i++)
+        snprintf(what + strlen(what), sizeof(what) - strlen(what), " %s", argv[i]);
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return err_sys(e, errno, "scontrol");
+    int rc = start_scontrol(argv, ends[1], &pid);
+    close(ends[1]);
+    bool answered = rc == 0 && read_answer(ends[0], out, cap);
+    close(ends[0]);
+    if (rc < 0)
+        return err_set(e, -ENOENT, "%s: %s", what, strerror(-rc));
+    if (!answered)
+        kill(pid, SIGKILL);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (!answered)
+        return err_set(e, -EAGAIN, "%s: no answer within %d s", what, ANSWER_S);
     if (status == 0)
         return 0;
-    return err_set(e, -EINVAL, "scontrol %s %ld: %.200s", what, job, *out ? out : "no answer");
+    return err_set(e, strstr(out, "Invalid job id") ? -EINVAL : -EAGAIN, "%s: %.200s", what,
+                   *out ? out : "no answer");
 }
 
 /* The value of " name=value" in the line; NULL: there is none. */
@@ -69,7 +132,17 @@ static int ask_slurm(struct options *o, long job, struct err *e)
 {
     char line[4096];
     const char *batch, *requeue;
-    if (ask_scontrol("-o show job", job, line, sizeof(line), e) < 0)
+    bool unknown = opt_given(o, OPT_end_warning) && !opt_given(o, OPT_end_time);
+    char *const show[] = {(char *)"-o", (char *)"show", (char *)"job", NULL};
+    int rc = ask_scontrol(show, job, line, sizeof(line), e);
+    if (rc == -EAGAIN) { /* Slurm's controller may answer when the job's time ends */
+        log_warn("%s; the job begins without it%s%s%s", e->msg,
+                 unknown ? ", and without the end of its time, so that " : "",
+                 unknown ? opt_where(o, OPT_end_warning) : "", unknown ? " has no effect" : "");
+        *e = (struct err)ERR_INIT;
+        return 0;
+    }
+    if (rc < 0)
         return -EINVAL;
     batch = field(line, "BatchFlag");
     requeue = field(line, "Requeue");
@@ -85,7 +158,7 @@ static int ask_slurm(struct options *o, long job, struct err *e)
     if (end > 0)
         return options_set(o, OPT_end_time, options_printf(o, "%lld", (long long)end),
                            FROM_DETECTED, "scontrol", e);
-    if (opt_given(o, OPT_end_warning) && !opt_given(o, OPT_end_time))
+    if (unknown)
         log_notice("Slurm job %ld has no time limit, so that %s has no effect", job,
                    opt_where(o, OPT_end_warning));
     return 0;
@@ -136,6 +209,11 @@ int time_limit_read(struct options *o, char *const *envp, struct err *e)
     return env_number(envp, "SLURM_NODEID") > 0 ? 0 : ask_slurm(o, job, e);
 }
 
+bool time_limit_requeues(bool decided, bool coordinator, const char *slurm_nodeid)
+{
+    return decided ? coordinator : !slurm_nodeid || strcmp(slurm_nodeid, "0") == 0;
+}
+
 void time_limit_requeue(void)
 {
     const char *id = getenv("SLURM_JOB_ID");
@@ -145,6 +223,7 @@ void time_limit_requeue(void)
     if (!id || parse_int(id, 0, LONG_MAX, &job, &e) < 0)
         return;
     log_notice("Slurm job %ld goes back into the queue (--requeue)", job);
-    if (ask_scontrol("requeue", job, line, sizeof(line), &e) < 0)
+    char *const requeue[] = {(char *)"requeue", NULL};
+    if (ask_scontrol(requeue, job, line, sizeof(line), &e) < 0)
         log_error("--requeue: %s", e.msg);
 }

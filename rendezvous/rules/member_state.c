@@ -119,6 +119,7 @@ struct member_state {
     char leave_text[RDZV_TEXT_MAX];
     bool ended, finished; /* the result is known; the agent has been given it */
     bool have_report;
+    bool alone; /* the coordinator has not made the result */
     struct rdzv_result result;
     struct rdzv_status status;
 };
@@ -315,6 +316,7 @@ static void member_state_end_alone(struct member_state *m, enum stop_reason reas
     free((void *)m->result.failures);
     m->result =
         (struct rdzv_result){.exit_code = code, .reason = reason, .restarts = m->restart_count};
+    m->alone = true;
     text_set(m->result.text, sizeof(m->result.text), "%s", text);
     if (code != 0)
         result_from_queue(m);
@@ -684,6 +686,7 @@ void member_state_get_info(const struct member_state *m, struct rdzv_info *out)
     out->nnodes = m->nnodes;
     out->world_size = in_round ? m->table.world_size : 0;
     out->restart_count = m->restart_count;
+    out->decided = m->ended && !m->alone ? m->high : (struct generation){0};
 }
 
 /* ----------------------------------------- the coordinator: connection, silence, loss, election */

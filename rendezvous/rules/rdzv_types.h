@@ -130,6 +130,9 @@ struct rdzv_info {
     struct node_id id;           /* of this node: where its answers go */
     bool coordinator;            /* this process is it */
     char endpoint[HOST_MAX + 8]; /* where the coordinator listens */
+    /* Of the coordinator that has told the job's result; epoch 0: none has, or the result is this
+     * node's own, and the other nodes may go on. */
+    struct generation decided;
 };
 
 #endif

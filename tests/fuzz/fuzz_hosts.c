@@ -23,12 +23,14 @@ static void check_frames(const uint8_t *data, size_t size)
 {
     struct frame f;
     struct frame_hello hello;
+    struct frame_exit ended;
     struct plan_of_host plan;
     struct frame_forward w;
     struct forward_start start;
     long n;
     for (; (n = frame_get(data, size, &f)) > 0; data += n, size -= (size_t)n) {
         frame_hello_get(&f, &hello);
+        frame_exit_get(&f, &ended);
         if (plan_get(&f, &plan) == 0)
             plan_fini(&plan);
         if (frame_forward_get(&f, &w) == 0 && forward_start_get(&w, &start) == 0)

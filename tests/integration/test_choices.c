@@ -129,6 +129,64 @@ START_TEST(timeout_of_all_nodes)
 }
 END_TEST
 
+/* A scontrol that writes down what it is asked; `answer`: what it does then. */
+static char *const *with_scontrol(const char *answer)
+{
+    static char path[4096], job[] = "SLURM_JOB_ID=7", node[] = "SLURM_NODEID=0";
+    static char *env[] = {path, job, node, NULL};
+    ck_assert_int_eq(mkdir(tmppath("bin"), 0700), 0);
+    write_file(tmppath("bin/scontrol"),
+               test_text("#!/bin/sh\necho \"$*\" >> %s\n%s\n", tmppath("asked"), answer));
+    ck_assert_int_eq(chmod(tmppath("bin/scontrol"), 0700), 0);
+    snprintf(path, sizeof(path), "PATH=%s:%s", tmppath("bin"), getenv("PATH"));
+    return env;
+}
+
+/* Between two rounds no node has a rank: the launcher with the coordinator asks for the requeue. */
+START_TEST(end_of_time_between_rounds)
+{
+    struct proc p[2];
+    char *const *env = with_scontrol("echo 'JobId=7 BatchFlag=1 Requeue=1 EndTime=Unknown'");
+    int port = free_port();
+    for (int i = 0; i < 2; i++)
+        dlaunch_start(&p[i], (char **)env,
+                      "--no_detect --end_time %lld --end_warning 2 --requeue --rdzv_backend c10d "
+                      "--rdzv_endpoint 127.0.0.1:%d --rdzv_id requeue --rdzv_conf is_host=%d "
+                      "--nnodes 2 --max_restarts 9 %%W append %%T/up pause",
+                      (long long)time(NULL) + 12, port, i == 0);
+    wait_lines(tmppath("up"), 2, 20);
+    kill(p[1].pid, SIGKILL);
+    expect_status(&p[0], 75, 30);
+    ck_assert_str_eq(text_of_file(tmppath("asked")), "-o show job 7\n-o show job 7\nrequeue 7\n");
+    proc_fini(&p[0]);
+    proc_fini(&p[1]);
+}
+END_TEST
+
+/* Slurm's controller may be away when the job begins, which is no reason not to begin. */
+static const struct {
+    const char *answer;
+    int status;
+    const char *said;
+} slurms[] = {
+    {"echo 'slurm_load_jobs error: Unable to contact slurm controller'; exit 1", 0,
+     "Unable to contact slurm controller; the job begins without it, and without the end of its "
+     "time, so that --end_warning has no effect"},
+    {"exec sleep 100", 0, "scontrol -o show job 7: no answer within 20 s; the job begins"},
+    {"echo 'slurm_load_jobs error: Invalid job id specified'; exit 1", 2, "Invalid job id"},
+    {"echo 'JobId=7 BatchFlag=1 Requeue=0'", 2, "may not be requeued"},
+};
+
+START_TEST(slurm_at_the_start)
+{
+    struct proc p;
+    dlaunch_start(&p, (char **)with_scontrol(slurms[_i].answer), "--requeue --end_warning 5 %%W");
+    expect_status(&p, slurms[_i].status, 40);
+    expect_text(p.err, slurms[_i].said);
+    proc_fini(&p);
+}
+END_TEST
+
 /* Each worker gets the signal, and the status says that the job should start again. */
 START_TEST(end_of_time_of_all_nodes)
 {
@@ -368,6 +426,8 @@ static Suite *suite(void)
     tcase_add_test(tc, stopped_in_a_pause);
     tcase_add_test(tc, timeout_of_all_nodes);
     tcase_add_test(tc, end_of_time_of_all_nodes);
+    tcase_add_test(tc, end_of_time_between_rounds);
+    tcase_add_loop_test(tc, slurm_at_the_start, 0, ARRAY_LEN(slurms));
     tcase_add_test(tc, sigterm_at_the_end_of_time);
     tcase_add_test(tc, a_signal_after_the_timeout);
     tcase_add_test(tc, store_of_the_program);

@@ -128,6 +128,33 @@ START_TEST(the_coordinator_is_cut_off)
 }
 END_TEST
 
+/* dlaunch -H: a host is cut off from the others, but not from the head. The others succeed without
+ * it, and that is the job's result: the launcher that was cut off gives up later, as the last. */
+START_TEST(the_head_hears_of_it_last)
+{
+    struct proc p;
+    int victim = _i ? 0 : 2; /* 0: it has the coordinator */
+    char cases[512] = "";
+    for (int i = 0; i < HOSTS; i++)
+        snprintf(cases + strlen(cases), sizeof(cases) - strlen(cases), "host%d) pid=%d ip=%s;; ", i,
+                 (int)netns_holder(i), netns_addr(i));
+    write_file(tmppath("agent"),
+               test_text("#!/bin/sh\ncase $1 in %sesac\nexport SSH_CONNECTION=\"$ip 1 $ip 22\"\n"
+                         "exec nsenter -t $pid -n -u -m /bin/sh -c \"$2\"\n",
+                         cases));
+    ck_assert_int_eq(chmod(tmppath("agent"), 0755), 0);
+    dlaunch_start(&p, NULL,
+                  "-H host0,host1,host2 --nnodes 2:3 --launch_agent %%T/agent --max_restarts 3 "
+                  "--rdzv_conf keep_alive_interval=0.5,keep_alive_max_attempt=6,join_timeout=8,"
+                  "last_call_timeout=2 %%W append %%T/up wait-lines 5 %%T/up");
+    wait_up(3);
+    netns_cut(victim);
+    expect_status(&p, 0, 60);
+    ck_assert_msg(!strstr(p.err, "FAILED"), "%s", p.err);
+    proc_fini(&p);
+}
+END_TEST
+
 /* The coordinator's port resets and refuses: it is called again and again, with pauses. */
 START_TEST(the_coordinator_refuses)
 {
@@ -473,6 +500,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, netns_teardown);
     tcase_add_loop_test(tc, a_member_is_cut_off, 0, ARRAY_LEN(cables));
     tcase_add_loop_test(tc, the_coordinator_is_cut_off, 0, ARRAY_LEN(cables));
+    tcase_add_loop_test(tc, the_head_hears_of_it_last, 0, 2);
     tcase_add_test(tc, the_coordinator_refuses);
     tcase_add_test(tc, a_host_is_switched_off);
     tcase_add_test(tc, stubborn_workers_of_a_lost_host);

@@ -58,8 +58,9 @@ struct round {
     struct worker_rules *workers;
 };
 
-/* A request to leave that waits until features have looked at the workers. */
-struct look {
+/* A request to leave that waits: until features have looked at the workers; or whether the job,
+ * which ends at another node's word, does end. */
+struct wish {
     bool waits;
     enum stop_reason reason;
     int exit_code, signo;
@@ -81,7 +82,7 @@ struct agent_rules {
     bool timed_out;
     uint64_t requested_ns; /* when the first request to stop came; 0: none has */
     uint64_t lease_ns;
-    struct look look;
+    struct wish look, wish;
 
     /* NODE_DONE. */
     int exit_status;
@@ -214,7 +215,7 @@ static void stop_workers(struct agent_rules *r, enum agent_act what, int signo, 
 {
     if (state_of(r) == NODE_STOPPING || state_of(r) == NODE_DONE)
         return;
-    const struct look l = r->look;
+    const struct wish l = r->look;
     if (l.waits)
         leave(r, l.reason, l.exit_code, l.text);
     move_to(r, NODE_STOPPING);
@@ -244,7 +245,7 @@ static void leave_after_look(struct agent_rules *r, enum stop_reason reason, int
         agent_rules_leave(r, reason, exit_code, signo, text, now);
         return;
     }
-    r->look = (struct look){.waits = true,
+    r->look = (struct wish){.waits = true,
                             .reason = reason,
                             .exit_code = exit_code,
                             .signo = signo,
@@ -255,7 +256,7 @@ static void leave_after_look(struct agent_rules *r, enum stop_reason reason, int
 
 static void leave_at_last(struct agent_rules *r, uint64_t now)
 {
-    const struct look l = r->look;
+    const struct wish l = r->look;
     if (l.waits)
         agent_rules_leave(r, l.reason, l.exit_code, l.signo, l.text, now);
 }
@@ -387,12 +388,15 @@ void agent_rules_joined(struct agent_rules *r)
     move_to(r, NODE_RENDEZVOUS);
 }
 
-bool agent_rules_prepare(struct agent_rules *r)
+bool agent_rules_prepare(struct agent_rules *r, uint64_t now)
 {
     if (state_of(r) != NODE_RENDEZVOUS)
         return false;
     new_round(r);
-    if (!r->leaving) { /* the job goes on, even if its end was told */
+    const struct wish w = r->wish;
+    if (w.waits && !r->leaving) {
+        agent_rules_leave(r, w.reason, w.exit_code, w.signo, w.text, now);
+    } else if (!r->leaving) { /* the job goes on, even if its end was told */
         r->round.preparing = true;
         r->ending = r->timed_out = false;
         r->why[0] = '\0';
@@ -417,26 +421,35 @@ bool agent_rules_run(struct agent_rules *r)
     return true;
 }
 
-/* The next worker of a round that starts; the round runs when there is none left. */
-static void start_next(struct agent_rules *r)
+/* This process may have been stopped until the lease was over, and not know it yet: other nodes may
+ * run another round by now. Either the lease goes on, or a stop or a fence follows. */
+static bool lease_is_over(const struct agent_rules *r, uint64_t now)
 {
-    if (state_of(r) != NODE_STARTING || !r->round.begun)
+    return r->lease_ns && now >= r->lease_ns;
+}
+
+/* The next worker of a round that starts; the round runs when there is none left. */
+static void start_next(struct agent_rules *r, uint64_t now)
+{
+    if (state_of(r) != NODE_STARTING || !r->round.begun || lease_is_over(r, now))
         return;
     if (r->round.started < r->config.nproc) {
-        r->round.workers[r->round.started].starting = true;
-        act_on(r, AGENT_START, r->round.started);
+        struct worker_rules *w = worker(r, r->round.started);
+        if (!w->starting)
+            act_on(r, AGENT_START, r->round.started);
+        w->starting = true;
         return;
     }
     move_to(r, NODE_RUNNING);
     act(r, AGENT_STARTED);
 }
 
-void agent_rules_begun(struct agent_rules *r)
+void agent_rules_begun(struct agent_rules *r, uint64_t now)
 {
     if (state_of(r) != NODE_STARTING || r->round.begun)
         return;
     r->round.begun = true;
-    start_next(r);
+    start_next(r, now);
 }
 
 void agent_rules_cannot(struct agent_rules *r, const char *text, uint64_t now)
@@ -455,7 +468,7 @@ static void start_answered(struct agent_rules *r, struct worker_rules *w)
         r->round.started++;
 }
 
-void agent_rules_started(struct agent_rules *r, int local_rank)
+void agent_rules_started(struct agent_rules *r, int local_rank, uint64_t now)
 {
     struct worker_rules *w = worker(r, local_rank);
     start_answered(r, w);
@@ -464,7 +477,7 @@ void agent_rules_started(struct agent_rules *r, int local_rank)
     r->round.nunread++;
     r->round.killed_ns = 0;
     r->round.swept = false;
-    start_next(r);
+    start_next(r, now);
 }
 
 void agent_rules_not_started(struct agent_rules *r, int local_rank, bool drains, uint64_t now)
@@ -474,7 +487,7 @@ void agent_rules_not_started(struct agent_rules *r, int local_rank, bool drains,
     *w = (struct worker_rules){.state = drains ? WORKER_EXITED : WORKER_CLOSED};
     r->round.nunread += drains;
     worker_failed(r, local_rank, now);
-    start_next(r);
+    start_next(r, now);
 }
 
 void agent_rules_failing(struct agent_rules *r, int local_rank, uint64_t now)
@@ -504,9 +517,13 @@ bool agent_rules_exited(struct agent_rules *r, int local_rank, bool ok, uint64_t
     return true;
 }
 
-static void start_again(struct agent_rules *r, int local_rank)
+/* Starts the worker that was ordered to be, once its output is read. */
+static void start_again(struct agent_rules *r, int local_rank, uint64_t now)
 {
     struct worker_rules *w = worker(r, local_rank);
+    if (!w->respawn || w->state != WORKER_CLOSED || state_of(r) != NODE_RUNNING ||
+        lease_is_over(r, now))
+        return;
     struct agent_action *a = act(r, AGENT_START);
     a->local_rank = local_rank;
     a->attempt = w->respawn;
@@ -521,16 +538,13 @@ bool agent_rules_drained(struct agent_rules *r, int local_rank, uint64_t now)
         return false;
     w->state = WORKER_CLOSED;
     r->round.nunread--;
-    if (w->respawn && state_of(r) == NODE_RUNNING)
-        start_again(r, local_rank);
-    else
-        go_on_if_over(r, now);
+    start_again(r, local_rank, now);
+    go_on_if_over(r, now);
     return true;
 }
 
 void agent_rules_respawn(struct agent_rules *r, int local_rank, int attempt, uint64_t now)
 {
-    (void)now;
     if (state_of(r) != NODE_RUNNING || local_rank < 0 || local_rank >= r->config.nproc)
         return;
     struct worker_rules *w = &r->round.workers[local_rank];
@@ -538,8 +552,7 @@ void agent_rules_respawn(struct agent_rules *r, int local_rank, int attempt, uin
     if (!has_failed) /* the order is an old one */
         return;
     w->respawn = attempt;
-    if (w->state == WORKER_CLOSED) /* else it is started again when its output is read */
-        start_again(r, local_rank);
+    start_again(r, local_rank, now);
 }
 
 void agent_rules_stop(struct agent_rules *r, const struct rdzv_stop *why, uint64_t now)
@@ -569,6 +582,15 @@ void agent_rules_stop(struct agent_rules *r, const struct rdzv_stop *why, uint64
 static const char *plural(int n)
 {
     return n == 1 ? "" : "s";
+}
+
+/* The job ends anyway, unless a coordinator that was not told of its end prepares another round. */
+static void wish(struct agent_rules *r, enum stop_reason reason, int exit_code, int signo,
+                 const char *text)
+{
+    r->wish =
+        (struct wish){.waits = true, .reason = reason, .exit_code = exit_code, .signo = signo};
+    snprintf(r->wish.text, sizeof(r->wish.text), "%s", text);
 }
 
 /* Ends the waits for readers of the output, for features and for other nodes. */
@@ -610,15 +632,16 @@ void agent_rules_request(struct agent_rules *r, enum stop_reason reason, int sig
         hurry(r, now);
         return;
     }
+    snprintf(text, sizeof(text), "%s received %s%s", r->config.host, what,
+             over ? " at the end of the job's time" : "");
     if (r->ending) { /* after a failure, or at another node's end */
+        wish(r, over ? STOP_TIME_LIMIT : reason, over ? EXIT_TIME_LIMIT : 128 + signo, signo, text);
         if (n)
             say(r, LOG_LEVEL_NOTICE,
                 "received %s: already stopping %d worker%s (repeat to kill now)", what, n,
                 plural(n));
         return;
     }
-    snprintf(text, sizeof(text), "%s received %s%s", r->config.host, what,
-             over ? " at the end of the job's time" : "");
     if (n)
         say(r, LOG_LEVEL_NOTICE,
             "received %s: stopping %d worker%s, SIGKILL after %g s (repeat to kill now)", what, n,
@@ -645,8 +668,12 @@ void agent_rules_kill(struct agent_rules *r, const char *text, uint64_t now)
 void agent_rules_warn(struct agent_rules *r, const char *text, uint64_t now)
 {
     int n = r->round.nalive;
-    if (state_of(r) == NODE_DONE || r->ending)
+    if (state_of(r) == NODE_DONE)
         return;
+    if (r->ending) {
+        wish(r, STOP_TIME_LIMIT, EXIT_TIME_LIMIT, r->config.warn_signal, text);
+        return;
+    }
     if (n)
         say(r, LOG_LEVEL_NOTICE, "%s: %s to %d worker%s, SIGKILL after %g s", text,
             r->config.warn_name, n, plural(n), (double)r->config.warn_grace_ns / 1e9);
@@ -659,10 +686,13 @@ void agent_rules_looked(struct agent_rules *r, uint64_t now)
     leave_at_last(r, now);
 }
 
-void agent_rules_lease(struct agent_rules *r, uint64_t until_ns)
+void agent_rules_lease(struct agent_rules *r, uint64_t until_ns, uint64_t now)
 {
     r->lease_ns = until_ns;
     give_lease(r);
+    start_next(r, now);
+    for (int i = 0; i < r->config.nproc; i++)
+        start_again(r, i, now);
 }
 
 void agent_rules_fence(struct agent_rules *r, uint64_t now)

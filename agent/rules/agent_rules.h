@@ -55,8 +55,9 @@
 #define AGENT_UNKILLABLE_NS UINT64_C(10000000000)
 /* The same for an exiting process: freeing memory takes 100 ms per GB. */
 #define AGENT_ENDING_NS UINT64_C(600000000000)
-#define AGENT_UNREAD_NS UINT64_C(5000000000) /* for a reader that takes nothing, in a stopped job \
-                                              */
+#define AGENT_UNREAD_NS                                                       \
+    UINT64_C(5000000000) /* for a reader that takes nothing, in a stopped job \
+                          */
 #define AGENT_NEVER UINT64_MAX
 
 struct agent_rules_config {
@@ -84,19 +85,19 @@ void agent_rules_free(struct agent_rules *r); /* NULL is allowed */
 void agent_rules_joined(struct agent_rules *r);
 /* The nodes are complete: a round begins to be prepared. May come again without run. False: this
  * node leaves, and prepares nothing. */
-bool agent_rules_prepare(struct agent_rules *r);
+bool agent_rules_prepare(struct agent_rules *r, uint64_t now);
 /* This node is ready for the round: answers prepare, once. */
 void agent_rules_ready(struct agent_rules *r);
 /* Every node is prepared. False: this node does not run the round, since it leaves. */
 bool agent_rules_run(struct agent_rules *r);
 /* BEGIN is carried out: the round's segment and folders are there, and a warm interpreter if one
  * was worth waiting for. */
-void agent_rules_begun(struct agent_rules *r);
+void agent_rules_begun(struct agent_rules *r, uint64_t now);
 /* A part of the round could not be made, `text` says why: this node leaves. */
 void agent_rules_cannot(struct agent_rules *r, const char *text, uint64_t now);
 
 /* START is carried out: the worker's process exists. Its program need not run yet. */
-void agent_rules_started(struct agent_rules *r, int local_rank);
+void agent_rules_started(struct agent_rules *r, int local_rank, uint64_t now);
 /* START has failed: there is no process. drains: there are pipes whose end will be reported. */
 void agent_rules_not_started(struct agent_rules *r, int local_rank, bool drains, uint64_t now);
 /* Its process has begun to end, with a status that is a failure, or says that it fails. */
@@ -134,8 +135,8 @@ void agent_rules_leave(struct agent_rules *r, enum stop_reason reason, int exit_
                        const char *text, uint64_t now);
 /* LOOK is answered: what there is to see of the workers has been seen. */
 void agent_rules_looked(struct agent_rules *r, uint64_t now);
-/* The workers may live until then; 0: without limit. */
-void agent_rules_lease(struct agent_rules *r, uint64_t until_ns);
+/* The workers may live until then; 0: without limit. None starts behind that time. */
+void agent_rules_lease(struct agent_rules *r, uint64_t until_ns, uint64_t now);
 /* The lease is over. */
 void agent_rules_fence(struct agent_rules *r, uint64_t now);
 void agent_rules_guardian_gone(struct agent_rules *r, uint64_t now);

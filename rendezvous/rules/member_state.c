@@ -629,6 +629,7 @@ void member_state_done(struct member_state *m)
         return;
     move_round(m, DONE);
     m->due |= DUE_STATUS;
+    maybe_leave(m);
 }
 
 void member_state_stopped(struct member_state *m, const struct failure *all, size_t n)

@@ -831,9 +831,10 @@ static void stop_advance(struct rdzv_state *s, uint64_t now)
 
 /* RESTART_WORKER: the other workers go on. */
 static void order_respawn(struct rdzv_state *s, struct rdzv_node *n, const struct failure *f,
-                          uint64_t now)
+                          uint64_t seen_ns, uint64_t now)
 {
     char text[FAILURE_TEXT_MAX];
+    n->answered_ns = seen_ns;
     struct rdzv_order order = {.respawn = {.id = ++n->last_order,
                                            .local_rank = f->local_rank,
                                            .restart_count = ++s->restarts}};
@@ -857,8 +858,10 @@ static void order_respawn(struct rdzv_state *s, struct rdzv_node *n, const struc
     queue(s, n, PENDING_VIEW);
 }
 
+/* seen_ns: when the node saw the failure, on its own clock. When the round ends, the node reports
+ * once more a failure that a respawn answers, if the worker has not been started again. */
 static void node_failed(struct rdzv_state *s, struct rdzv_node *n, const struct failure *reported,
-                        uint64_t now)
+                        uint64_t seen_ns, uint64_t now)
 {
     if (s->phase.state != RDZV_RUN && s->phase.state != RDZV_STOP)
         return;
@@ -875,6 +878,8 @@ static void node_failed(struct rdzv_state *s, struct rdzv_node *n, const struct 
     f.attempt = f.attempt < s->restarts ? f.attempt : s->restarts;
     strcpy(f.host, n->hello.host);
     bool own = f.kind != FAILURE_STOPPED && !failure_is_early_exit(&f);
+    if (own && n->answered_ns && seen_ns <= n->answered_ns)
+        return;
     if (own && !failure_log_knows(&s->log, f.rank))
         failure_event(s, &f);
     /* A node with the other policy is already stopping its workers. */
@@ -883,7 +888,7 @@ static void node_failed(struct rdzv_state *s, struct rdzv_node *n, const struct 
     if (own && alone && s->phase.state == RDZV_RUN && f.kind != FAILURE_EXEC &&
         !(f.kind == FAILURE_EXIT && exit_codes_has(&s->rules.no_restart, f.exit_code)) &&
         s->restarts < s->rules.max_restarts) {
-        order_respawn(s, n, &f, now);
+        order_respawn(s, n, &f, seen_ns, now);
         return;
     }
     failure_log_add(&s->log, &f);
@@ -1267,8 +1272,9 @@ static void take_failures(struct rdzv_state *s, struct rdzv_node *n, const struc
         if (!current) /* a failure of a round that is over */
             continue;
         uint64_t seen = clock_offset_to_ours(&n->clock, f.seen_ns, st->send_ns, now);
+        uint64_t raw = f.seen_ns;
         f.seen_ns = seen < s->run_ns ? s->run_ns : seen;
-        node_failed(s, n, &f, now);
+        node_failed(s, n, &f, raw, now);
     }
 }
 

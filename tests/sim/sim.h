@@ -1,7 +1,10 @@
-/* sim.h: a coordinator and its members, the real rules on both sides, on a virtual clock. A
- * scenario is a cluster and what happens to it: connections are cut, hosts fall silent, links drop
- * one direction, hold back, or deliver twice, launchers freeze, die and come back, workers fail,
- * nodes leave and join late, no two clocks run alike. The same seed is always the same scenario.
+/* sim.h: a job on a virtual clock: the real rules of a coordinator, of its members and of their
+ * agents, with workers that are made up. A scenario is a cluster and what happens to it:
+ * connections are cut, hosts fall silent, links drop one direction, hold back, or deliver twice,
+ * launchers freeze, die and come back, nodes leave and join late, no two clocks run alike; workers
+ * fail, hang, hang in exec, cannot be executed, ignore SIGTERM, do not die of SIGKILL, keep their
+ * pipes open, leave processes behind; users, schedulers and --timeout stop the job. The same seed
+ * is always the same scenario.
  *
  * After every event, for as long as it lasts:
  *   I1   the ranks of a round are unique and dense
@@ -23,7 +26,14 @@
  *   I15  a launcher that is told to leave, and has no workers, ends within seconds unless a
  *        coordinator answers
  *   I16  what the rules know of themselves is not at odds (rdzv_state_check(),
- *        member_state_check() and their other assertions)
+ *        member_state_check(), agent_rules_check() and their other assertions)
+ *   I17  a worker that has succeeded is not run again in its round
+ *   I18  nothing is started on a node that has left, or that was told that the job ends
+ *   I19  a request to stop ends the node's workers within its grace, whatever hangs
+ *   I20  a job succeeds only if all workers of its last round have; another status, and the failure
+ *        that is named first, are those of something that has happened
+ *   I21  the agent reports the end of a round when no process of the round is left, and reads all
+ *        output first
  *
  * And when the faults have stopped:
  *   I7   everything comes to an end in time
@@ -33,13 +43,16 @@
  *     sim_coordinator.c  drives rdzv_state, and stands for the workers' store
  *     sim_member.c       drives member_state
  *     sim_beat.c         stands for the threads of the heartbeats
- *     sim_agent.c        stands for the agent, its workers and its guardian
+ *     sim_agent.c        drives agent_rules
+ *     sim_worker.c       stands for the workers
+ *     sim_guardian.c     stands for the guardian
  *     sim_fault.c        what goes wrong
  *     sim_check.c        the invariants
  *     sim_scenario.c        a scenario from its seed to its end */
 #ifndef TESTS_SIM_SIM_H
 #define TESTS_SIM_SIM_H
 
+#include "agent/rules/agent_rules.h"
 #include "core/mem.h"
 #include "rendezvous/rules/member_state.h"
 #include "rendezvous/rules/rdzv_state.h"
@@ -58,9 +71,16 @@ enum sim_kind {
     EV_CALL_LOST,        /* node; number: whether it called an elector */
     EV_TICK_COORDINATOR, /* node */
     EV_TICK_MEMBER,      /* node */
+    EV_TICK_AGENT,       /* node */
     EV_PREPARED,         /* node; number: its prepare count */
-    EV_WORKERS,          /* node; number: its run count: they are done, or one fails */
-    EV_STOPPED,          /* node; number: its run count */
+    EV_BEGUN,            /* node; number: its run count */
+    EV_LOOKED,           /* node */
+    EV_ENDED,            /* node; number: its run count */
+    EV_WRITTEN,          /* node */
+    EV_FAILING,          /* node; number: which start of a worker, second: which worker */
+    EV_REAPED,           /* the same */
+    EV_DRAINED,          /* the same */
+    EV_REQUEST,          /* node; number: enum sim_request */
     EV_STORE_WRITE,      /* node of the store; number: which of W.clients */
     /* Events that happen even while the process is frozen: */
     EV_BEAT,          /* link: its node's thread sends a heartbeat */
@@ -77,6 +97,12 @@ enum sim_kind {
     EV_GUARD, /* node: its guardian looks at the lease */
     EV_WATCH, /* node; number: its run count: is it allowed to have workers? */
     EV_LEFT,  /* node: has it ended, since it leaves and nobody answers? */
+    EV_EXEC,  /* node; number: which start of a worker, second: which worker: its program begins */
+    EV_EXIT,  /* the same: it exits by itself */
+    EV_DIES,  /* the same: of a signal */
+    EV_FREED, /* the same: the kernel has freed its memory */
+    EV_GONE,  /* node; number: how long a request may take: has it ended the workers? */
+    EV_BORED, /* node: its user stops what hangs */
 };
 
 struct sim_event {
@@ -142,6 +168,41 @@ enum sim_obstruction {
     OBSTRUCTIONS,
 };
 
+/* What somebody tells an agent. */
+enum sim_request {
+    ASK_SIGTERM,
+    ASK_SIGQUIT,
+    ASK_CTL,      /* dlaunchctl stop */
+    ASK_TIME,     /* the scheduler's signal at the end of the job's time */
+    ASK_WARNING,  /* --end_warning */
+    ASK_KILL,     /* dlaunchctl kill */
+    ASK_INTERNAL, /* something on the node ends the job */
+    ASK_GUARDIAN, /* the guardian is gone */
+    ASKS,
+};
+
+#define WORKERS 3 /* of a node, at most */
+
+/* A worker: its process, and what it does, which is drawn when it starts. */
+struct sim_worker {
+    uint64_t start;     /* which start of the node it is; events of older ones are of no account */
+    bool alive;         /* there is a process */
+    bool in_exec;       /* which has not begun its program, */
+    bool no_program;    /* and cannot */
+    bool dying;         /* it ends, and executes nothing any more */
+    bool fails;         /* when it exits, */
+    bool hangs;         /* which it does not by itself */
+    bool stubborn;      /* SIGTERM does not end it, */
+    bool unkillable;    /* and neither does SIGKILL */
+    bool freeing;       /* the kernel takes a while to free its memory, */
+    bool abandoned;     /* or the agent goes on without it */
+    bool keeps_pipes;   /* a process that it leaves behind does */
+    bool unread;        /* its end was told, and not yet that its output is read */
+    bool ok, succeeded; /* its exit; whether it has exited with 0 in this round */
+    int orphans;        /* processes that it leaves behind */
+    struct failure failure;
+};
+
 struct sim_node {
     struct member_state *m; /* NULL: not running */
     int incarnation;
@@ -173,12 +234,27 @@ struct sim_node {
     int nproc;
     char run_id[16];
 
-    /* The simulated agent of the node. */
-    bool workers, done, stopping;
-    bool prepare_open; /* asked to prepare, not yet answered */
+    /* The agent of the node. */
+    struct agent_rules *agent;
+    uint64_t agent_tick_at;
+    struct sim_worker workers[WORKERS];
+    uint64_t starts;      /* of workers */
+    int orphans;          /* processes that workers have left behind, */
+    int hard;             /* and those of them that cannot be killed */
+    bool in_round;        /* it was told to run one, and has not reported its end */
+    bool done, failed;    /* it has reported that all have succeeded; that one has failed */
+    bool ending;          /* it was told that the job ends */
+    bool writing, closed; /* its last output; it has ended */
     uint64_t prepares, runs, stops_told;
     struct generation asked, prepared, running;
+    int round; /* of W.rounds; -1 */
+    int group_rank, base_rank;
+    char host[16];
+    uint64_t grace_ns; /* between a request and SIGKILL, at most */
+    uint64_t until_ns; /* its workers would end by themselves about then */
     uint32_t respawned;
+    int requests;      /* that it has had */
+    uint64_t asked_ns; /* the first of them */
     bool finished;
     struct rdzv_result result;
     uint64_t thawed_ns;
@@ -201,7 +277,14 @@ struct sim_round {
     struct generation gen;
     int n;
     uint64_t table_hash;
-    int alive;                  /* nodes that have workers of it */
+    int alive;   /* processes of its workers */
+    int world;   /* workers that it has, */
+    int ok;      /* and those that have succeeded */
+    int nfailed; /* failures in it, of these ranks: */
+    struct sim_failed {
+        int rank, status;
+        uint64_t at;
+    } failed[32];
     uint64_t from_ns, until_ns; /* the first of its workers started, the last one ended */
     int rank0;                  /* a node */
     int *rank_of;               /* of each node; -1 */
@@ -240,6 +323,11 @@ struct sim_world {
     bool look;     /* whether all has ended may have changed */
     int finished;  /* nodes that have had a result */
     int failures;  /* of workers */
+    bool asked[STOP_REASONS]; /* what somebody wanted the end for, */
+    bool codes[256];          /* and the statuses that this gives */
+    bool wild;                /* workers do all that workers can */
+    bool ends;                /* users and schedulers stop jobs */
+    uint64_t timeout_ns;      /* --timeout; 0: none */
     uint64_t seed, hash, events;
     bool loud;
 };
@@ -249,7 +337,8 @@ extern struct sim_world W;
  * nothing. */
 struct sim_total {
     uint64_t events, faults, rounds, restarts, resumes, success, failed, spares, respawns, fenced,
-        guarded, elected, replayed, beats, writes, refused_writes, obstructed, forged, longest_ns;
+        guarded, elected, replayed, beats, writes, refused_writes, obstructed, forged, longest_ns,
+        starts, requests, in_exec, stubborn, unkillable, left_behind, abandoned;
 };
 extern struct sim_total sim_total;
 
@@ -314,17 +403,36 @@ void sim_member_drain(struct sim_node *n);
 void sim_member_event(struct sim_event *e);
 
 /* sim_agent.c */
+void sim_agent_new(struct sim_node *n);
+void sim_agent_drain(struct sim_node *n);
 void sim_agent_prepare(struct sim_node *n, const struct member_action *a);
 void sim_agent_run(struct sim_node *n, const struct member_action *a);
+void sim_agent_respawn(struct sim_node *n, const struct rdzv_respawn *r);
 void sim_agent_stop(struct sim_node *n, const struct rdzv_stop *why);
-void sim_agent_stop_workers(struct sim_node *n);
 void sim_agent_fence(struct sim_node *n);
-void sim_agent_lease(struct sim_node *n, uint64_t until_ns);
 void sim_agent_finish(struct sim_node *n, const struct rdzv_result *r);
 void sim_agent_event(struct sim_event *e);
-void sim_agent_guard(struct sim_node *n);
+void sim_agent_request(struct sim_node *n, enum sim_request what);
 void sim_agent_watch(struct sim_node *n, uint64_t run);
 void sim_agent_leaves(struct sim_node *n); /* looks whether it ends in time */
+void sim_agent_bored(struct sim_node *n);
+/* Looks whether a request has ended its workers. */
+void sim_agent_gone(struct sim_node *n, uint64_t within);
+
+/* sim_worker.c */
+bool sim_worker_start(struct sim_node *n, int i); /* false: there is no process */
+void sim_worker_cannot(struct sim_node *n, int i);
+void sim_worker_signal(struct sim_node *n, int i, int signo);
+void sim_worker_kill(struct sim_node *n, int i);
+void sim_worker_event(struct sim_node *n, const struct sim_event *e);
+bool sim_worker_reaped(struct sim_node *n, int i); /* whether it has succeeded */
+int sim_worker_sweep(struct sim_node *n);
+int sim_workers_alive(const struct sim_node *n); /* that may still do something */
+void sim_workers_vanish(struct sim_node *n);     /* the guardian ends them all */
+
+/* sim_guardian.c */
+void sim_guardian_lease(struct sim_node *n, uint64_t until_ns);
+void sim_guardian_look(struct sim_node *n);
 
 /* sim_fault.c */
 void sim_start(int i);
@@ -339,7 +447,10 @@ void sim_fault(void);
 /* sim_check.c */
 void sim_expect_assertions(void); /* one that fails breaks I16 */
 void sim_check_round(struct sim_node *n, const struct rank_table *t, int rank);
-void sim_check_workers_ended(struct sim_node *n);
+struct sim_round *sim_round_of(const struct sim_node *n); /* which it runs */
+void sim_check_start(struct sim_node *n, int i);
+void sim_check_ended(struct sim_node *n); /* one of its workers */
+void sim_check_failed(struct sim_node *n, int i);
 void sim_check_coordinator(struct sim_node *n);
 void sim_check_message(struct sim_node *n, const struct buf *b);
 void sim_check_result(struct sim_node *n, const struct rdzv_result *r);

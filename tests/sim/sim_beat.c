@@ -45,7 +45,7 @@ static void extend(struct sim_node *n, struct sim_link *l, uint64_t from)
     n->heard_ns = now;
     uint64_t until = sim_when(n, from + rdzv_guardian_lease_ns(W.rules.dead_ns));
     if (n->lease && until > n->lease)
-        sim_agent_lease(n, from + rdzv_guardian_lease_ns(W.rules.dead_ns));
+        sim_guardian_lease(n, from + rdzv_guardian_lease_ns(W.rules.dead_ns));
 }
 
 static void node_beats(struct sim_event *e, struct sim_link *l)

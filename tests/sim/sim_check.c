@@ -73,8 +73,8 @@ static void round_begins(struct sim_round *r, const struct rank_table *t)
     sim_total.rounds++;
     *r = (struct sim_round){.gen = t->gen,
                             .n = t->nnodes,
+                            .world = t->world_size,
                             .table_hash = hash_table(t),
-                            .from_ns = now,
                             .rank0 = t->nodes[0].pid / 1000,
                             .rank_of = xmalloc((size_t)W.n * sizeof(*r->rank_of))};
     CHECK("I2", r->n >= W.rules.min_nodes && r->n <= W.rules.max_nodes, "%d nodes", r->n);
@@ -101,35 +101,51 @@ void sim_check_round(struct sim_node *n, const struct rank_table *t, int rank)
         r--;
     else
         round_begins(r = W.rounds + W.nrounds, t);
+    n->round = (int)(r - W.rounds);
     CHECK("I5", rank != 0 || r->rank0 == me, "nodes %d and %d have rank 0", r->rank0, me);
     CHECK("I1", rank >= 0 && rank < t->nnodes, "rank %d of %d", rank, t->nnodes);
     CHECK("I1", r->rank_of[me] == rank, "node %d has rank %d and %d", me, r->rank_of[me], rank);
     if (W.n <= 256 || rank % 64 == 0) /* of very many, some */
         CHECK("I2", r->n == t->nnodes && r->table_hash == hash_table(t), "tables differ");
     CHECK("I1", t->nodes[rank].pid == 1000 * me + n->incarnation, "rank %d is another's", rank);
-    for (const struct sim_round *o = W.rounds; o < W.rounds + W.nrounds; o++)
-        CHECK("I13", o == r || o->alive == 0 || other_job(o->gen, t->gen),
-              "round %u of epoch %llx starts at node %d while %d nodes run round %u of epoch %llx",
-              t->gen.counter, (unsigned long long)t->gen.epoch, me, o->alive, o->gen.counter,
-              (unsigned long long)o->gen.epoch);
-    r->alive++;
 }
 
-/* The node's workers have ended, if it had any. */
-void sim_check_workers_ended(struct sim_node *n)
+struct sim_round *sim_round_of(const struct sim_node *n)
 {
-    for (int i = W.nrounds - 1; n->workers && i >= 0; i--) {
-        struct sim_round *r = &W.rounds[i];
-        if (!generation_equal(r->gen, n->running))
-            continue;
-        CHECK("I13", r->alive > 0, "more workers of round %u end than have started",
-              r->gen.counter);
-        r->alive--;
-        r->until_ns = now;
-        break;
-    }
-    n->idle_ns = n->workers ? now : n->idle_ns;
-    n->workers = false;
+    return &W.rounds[n->round];
+}
+
+/* A worker of its round starts. */
+void sim_check_start(struct sim_node *n, int i)
+{
+    struct sim_round *r = sim_round_of(n);
+    for (const struct sim_round *o = W.rounds; o < W.rounds + W.nrounds; o++)
+        CHECK(
+            "I13", o == r || o->alive == 0 || other_job(o->gen, r->gen),
+            "worker %d of node %d starts in round %u of epoch %llx, beside %d of round %u of epoch "
+            "%llx",
+            i, sim_index(n), r->gen.counter, (unsigned long long)r->gen.epoch, o->alive,
+            o->gen.counter, (unsigned long long)o->gen.epoch);
+    r->alive++;
+    r->from_ns = r->from_ns ? r->from_ns : now;
+}
+
+void sim_check_ended(struct sim_node *n)
+{
+    struct sim_round *r = sim_round_of(n);
+    CHECK("I13", r->alive > 0, "more workers of round %u end than have started", r->gen.counter);
+    r->alive--;
+    r->until_ns = now;
+}
+
+void sim_check_failed(struct sim_node *n, int i)
+{
+    struct sim_round *r = sim_round_of(n);
+    const struct failure *f = &n->workers[i].failure;
+    W.failures++;
+    if (r->nfailed < (int)ARRAY_LEN(r->failed))
+        r->failed[r->nfailed] = (struct sim_failed){f->rank, failure_exit_status(f), now};
+    r->nfailed++;
 }
 
 /* The same once more at the end, by the time stamps alone. */
@@ -139,8 +155,12 @@ static void check_rounds_apart(void)
         const struct sim_round *a = &W.rounds[i];
         for (int k = 0; k < i; k++) {
             const struct sim_round *b = &W.rounds[k];
-            CHECK("I13", other_job(a->gen, b->gen) || (!b->alive && b->until_ns <= a->from_ns),
-                  "rounds %u and %u overlap", b->gen.counter, a->gen.counter);
+            CHECK("I13",
+                  other_job(a->gen, b->gen) || !a->from_ns ||
+                      (!b->alive && b->until_ns <= a->from_ns),
+                  "rounds %u and %u overlap: %d workers, %.6f to %.6f, %.6f", b->gen.counter,
+                  a->gen.counter, b->alive, (double)b->from_ns / 1e9, (double)b->until_ns / 1e9,
+                  (double)a->from_ns / 1e9);
         }
     }
 }
@@ -193,19 +213,43 @@ void sim_check_message(struct sim_node *n, const struct buf *b)
 
 /* -------------------------------------------------------------------------------------- the end */
 
+/* The status, and the failure that is named first, are those of something that has happened. */
+static void check_truth(const struct rdzv_result *res, const struct sim_round *r)
+{
+    const struct failure *first = res->n ? &res->failures[0] : NULL;
+    bool found = !first || first->kind == FAILURE_NODE || r->nfailed > (int)ARRAY_LEN(r->failed);
+    if (res->exit_code == 0)
+        CHECK("I20", r->ok == r->world, "the job succeeds, and %d of %d workers have", r->ok,
+              r->world);
+    if (res->reason != STOP_FAILURE || res->exit_code == 0)
+        return;
+    for (int i = 0; i < r->nfailed && i < (int)ARRAY_LEN(r->failed) && !found; i++)
+        found = r->failed[i].rank == first->rank && r->failed[i].status == res->exit_code;
+    CHECK("I20", found, "the job ends with %d for rank %d, which has not failed so", res->exit_code,
+          first ? first->rank : -1);
+}
+
+static bool was_asked(const struct rdzv_result *r)
+{
+    bool asks = r->reason == STOP_SIGNAL || r->reason == STOP_TIMEOUT ||
+                r->reason == STOP_REQUEST || r->reason == STOP_TIME_LIMIT;
+    return !asks || r->exit_code == 0 || (W.asked[r->reason] && W.codes[r->exit_code]);
+}
+
 void sim_check_result(struct sim_node *n, const struct rdzv_result *r)
 {
     struct rdzv_state_info info;
     struct rdzv_info own;
     struct rdzv_state *of = n->follows >= 0 ? W.nodes[n->follows].s : NULL;
     bool alone = strstr(r->text, "no majority") || strstr(r->text, "made coordinator");
-    bool named = strstr(r->text, "node") || strstr(r->text, "rank");
+    bool named = strstr(r->text, "node") || strstr(r->text, "rank") || r->reason == STOP_TIMEOUT;
     CHECK("I12", r->exit_code == 0 || named, "an end without a name: '%s'", r->text);
     CHECK("I12", r->exit_code == 0 || r->reason != STOP_INTERNAL || W.internal,
           "an end without sense: %s", r->text);
     CHECK("I14", !alone || n->prepares || n->nproc == 0 || n->s,
           "node %d ends with a coordinator whose rounds it was not in: %s", sim_index(n), r->text);
     CHECK("I8", r->restarts <= W.rules.max_restarts, "%d restarts", r->restarts);
+    CHECK("I20", was_asked(r), "nobody has asked for an end with %d: %s", r->exit_code, r->text);
     if (!of || n->left || r->reason == STOP_COORDINATOR_LOST || r->reason == STOP_RENDEZVOUS)
         return; /* it speaks for itself */
     if (W.nodes[n->follows].incarnation != n->follows_incarnation)
@@ -214,6 +258,8 @@ void sim_check_result(struct sim_node *n, const struct rdzv_result *r)
     member_state_get_info(n->m, &own);
     if (own.gen.counter && other_job(own.gen, info.gen))
         return;
+    if (n->round >= 0 && generation_equal(sim_round_of(n)->gen, info.gen))
+        check_truth(r, sim_round_of(n));
     if (info.finished)
         CHECK("I12",
               r->exit_code == info.result->exit_code && strcmp(r->text, info.result->text) == 0,
@@ -227,7 +273,7 @@ void sim_check_end(void)
     for (int i = 0; i < W.n; i++) {
         struct sim_node *n = &W.nodes[i];
         struct rdzv_state_info info;
-        CHECK("I7", !n->m || n->finished, "node %d has not come to an end", i);
+        CHECK("I7", !n->m || n->closed, "node %d has not come to an end", i);
         sim_total.success += n->m && n->finished && n->result.exit_code == 0;
         sim_total.failed += n->finished && (!n->m || n->result.exit_code != 0);
         if (!n->s)

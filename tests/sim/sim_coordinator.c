@@ -184,7 +184,7 @@ void sim_coordinator_event(struct sim_event *e)
 void sim_store_connect(struct sim_node *n)
 {
     struct sim_node *to = n->follows >= 0 ? &W.nodes[n->follows] : NULL;
-    if (!n->workers || n->reset || !to || !to->s || !sim_passes(sim_index(n), n->follows))
+    if (!sim_workers_alive(n) || n->reset || !to || !to->s || !sim_passes(sim_index(n), n->follows))
         return;
     if (n != to && !W.guest[n->follows * W.n + sim_index(n)])
         return;

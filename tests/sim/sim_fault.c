@@ -45,7 +45,9 @@ void sim_start(int i)
     strcpy(h->version, "0.1");
     strcpy(h->role, "default");
     snprintf(h->host, sizeof(h->host), "node%d", i);
+    n->round = -1;
     n->m = member_state_new(&rules, sim_clock(n));
+    sim_agent_new(n);
     sim_trace("start", i, (uint64_t)n->incarnation);
     if (i == 0 && (n->incarnation == 1 || !W.rules.elect))
         sim_coordinator_new(
@@ -71,10 +73,12 @@ void sim_kill(int i, int how)
     sim_member_closes(n, end);
     member_state_free(n->m);
     rdzv_state_free(n->s);
+    agent_rules_free(n->agent);
+    n->agent = NULL;
     n->m = NULL;
     n->s = NULL;
     n->silent = how == 2;
-    sim_check_workers_ended(n); /* its guardian sees to that */
+    sim_workers_vanish(n); /* its guardian sees to that */
     n->frozen = n->stuck = false;
     for (int k = 0; k < n->nheld; k++)
         buf_fini(&n->held[k].bytes);
@@ -125,28 +129,19 @@ void sim_open(int i, uint64_t number)
         W.nodes[i].obstruction = NO_OBSTRUCTION;
 }
 
-static void leave_node(int i)
+/* Somebody stops the job at the node. */
+static void stop_job(int i)
 {
-    static const enum stop_reason reasons[] = {STOP_SIGNAL,  STOP_SIGNAL,  STOP_SIGNAL,
-                                               STOP_TIMEOUT, STOP_REQUEST, STOP_INTERNAL};
     struct sim_node *n = &W.nodes[i];
-    if (!n->m || n->finished || n->left || (i == 0 && !one_in(4)))
+    if (!n->m || n->closed || (i == 0 && !one_in(4)))
         return;
-    n->left = true;
-    n->left_ns = now;
-    sim_push((struct sim_event){
-        .at = now + SEC, .kind = EV_LEFT, .who = i, .incarnation = n->incarnation});
-    enum stop_reason reason = reasons[below(ARRAY_LEN(reasons))];
-    W.internal |= reason == STOP_INTERNAL;
-    sim_trace("leave", i, reason);
-    member_state_leave(n->m, reason, reason == STOP_TIMEOUT ? 124 : 143,
-                       "the node was told to leave");
-    if (n->workers && !n->stopping)
-        sim_agent_stop_workers(n);
-    else if (!n->workers)
-        member_state_stopped(n->m, NULL, 0);
-    n->prepare_open = false;
-    sim_member_drain(n);
+    uint64_t times = one_in(3) ? 2 + below(2) : 1;
+    for (uint64_t k = 0, at = now + 1; k < times; k++, at += below(one_in(2) ? SEC : 10 * SEC))
+        sim_push((struct sim_event){.at = at,
+                                    .kind = EV_REQUEST,
+                                    .who = i,
+                                    .incarnation = n->incarnation,
+                                    .number = below(ASKS)});
 }
 
 /* One node in both directions or one, half of the nodes, or several one after the other, which heal
@@ -273,7 +268,7 @@ void sim_fault(void)
         break;
     default:
         if (one_in(3))
-            leave_node(i);
+            stop_job(i);
         break;
     }
     uint64_t at = now + below(W.n > 256 ? SEC : 4 * SEC);

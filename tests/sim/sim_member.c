@@ -52,10 +52,7 @@ void sim_member_drain(struct sim_node *n)
             sim_agent_run(n, &a);
             break;
         case MEMBER_ACT_RESPAWN:
-            CHECK("I3", n->workers && a.respawn.id > n->respawned, "respawn out of place");
-            CHECK("I8", W.rules.restart_policy == RESTART_WORKER, "respawn of a group");
-            n->respawned = a.respawn.id;
-            sim_total.respawns++;
+            sim_agent_respawn(n, &a.respawn);
             break;
         case MEMBER_ACT_STOP:
             sim_agent_stop(n, a.why);
@@ -64,7 +61,8 @@ void sim_member_drain(struct sim_node *n)
             sim_agent_fence(n);
             break;
         case MEMBER_ACT_LEASE:
-            sim_agent_lease(n, a.until_ns);
+            agent_rules_lease(n->agent, a.until_ns, sim_clock(n));
+            sim_agent_drain(n);
             break;
         case MEMBER_ACT_FINISH:
             sim_agent_finish(n, a.result);

@@ -36,9 +36,16 @@ static void step(void)
     case EV_CONNECT:
     case EV_CALL_LOST:
     case EV_TICK_MEMBER:
+    case EV_TICK_AGENT:
     case EV_PREPARED:
-    case EV_WORKERS:
-    case EV_STOPPED:
+    case EV_BEGUN:
+    case EV_LOOKED:
+    case EV_ENDED:
+    case EV_WRITTEN:
+    case EV_FAILING:
+    case EV_REAPED:
+    case EV_DRAINED:
+    case EV_REQUEST:
         if (same)
             sim_agent_event(&e);
         break;
@@ -79,7 +86,7 @@ static void step(void)
         break;
     case EV_GUARD:
         if (same)
-            sim_agent_guard(n);
+            sim_guardian_look(n);
         break;
     case EV_WATCH:
         if (same)
@@ -88,6 +95,21 @@ static void step(void)
     case EV_LEFT:
         if (same)
             sim_agent_leaves(n);
+        break;
+    case EV_EXEC:
+    case EV_EXIT:
+    case EV_DIES:
+    case EV_FREED:
+        if (same)
+            sim_worker_event(n, &e);
+        break;
+    case EV_GONE:
+        if (same)
+            sim_agent_gone(n, e.number);
+        break;
+    case EV_BORED:
+        if (same)
+            sim_agent_bored(n);
         break;
     }
     buf_fini(&e.bytes);
@@ -153,9 +175,14 @@ static void make_world(uint64_t seed, int nodes)
     W.nlinks = W.nwaiting = W.nrounds = W.nclients = W.nepochs = W.failures = W.finished =
         W.half_from = W.half_n = 0;
     W.internal = W.look = false;
+    memset(W.asked, 0, sizeof(W.asked));
+    memset(W.codes, 0, sizeof(W.codes));
     W.rules = make_rules(max, nodes > 0);
     W.replays = !nodes && one_in(3);
     W.beats = one_in(2);
+    W.wild = one_in(2);
+    W.timeout_ns = W.wild && one_in(8) ? SEC + below(60 * SEC) : 0;
+    W.asked[STOP_TIMEOUT] = W.codes[124] = W.timeout_ns;
     W.endpoints = 0;
     /* With very many nodes one would always be late: the first round ends before the faults begin.
      */
@@ -192,7 +219,7 @@ static bool is_over(void)
     W.look = false;
     for (int i = 0; i < W.n; i++) {
         const struct sim_node *n = &W.nodes[i];
-        if ((n->m && !n->finished) || (n->s && !n->s_finished))
+        if ((n->m && !n->closed) || (n->s && !n->s_finished))
             return false;
     }
     return true;

@@ -58,7 +58,7 @@ static void start(int i, int attempt)
     if (N.cannot_start[i])
         agent_rules_not_started(N.r, i, N.drains, N.now);
     else
-        agent_rules_started(N.r, i);
+        agent_rules_started(N.r, i, N.now);
 }
 
 static void carry_out(const struct agent_action *a)
@@ -86,7 +86,7 @@ static void carry_out(const struct agent_action *a)
     else
         note("%s", names[a->act]);
     if (a->act == AGENT_BEGIN && N.begins)
-        agent_rules_begun(N.r);
+        agent_rules_begun(N.r, N.now);
     else if (a->act == AGENT_START)
         start(a->local_rank, a->attempt);
     else if (a->act == AGENT_SWEEP)
@@ -154,7 +154,7 @@ static void begin(const struct agent_rules_config *c)
 /* A round of this many workers runs. */
 static void run_round(void)
 {
-    ck_assert(agent_rules_prepare(N.r));
+    ck_assert(agent_rules_prepare(N.r, N.now));
     agent_rules_ready(N.r);
     DID("PREPARED");
     ck_assert(agent_rules_run(N.r));
@@ -201,7 +201,7 @@ START_TEST(all_is_well)
 {
     const struct agent_rules_config c = config_of(2);
     begin(&c);
-    ck_assert(agent_rules_prepare(N.r));
+    ck_assert(agent_rules_prepare(N.r, N.now));
     DID("");
     agent_rules_ready(N.r);
     agent_rules_ready(N.r); /* answered once */
@@ -260,7 +260,7 @@ START_TEST(a_worker_cannot_be_started)
         begin(&c);
         N.cannot_start[1] = true;
         N.drains = drains;
-        agent_rules_prepare(N.r);
+        agent_rules_prepare(N.r, N.now);
         agent_rules_ready(N.r);
         agent_rules_run(N.r);
         DID("PREPARED BEGIN START:0 START:1 ABORT:1 FAILED:1 SIG15");
@@ -277,7 +277,7 @@ START_TEST(a_part_of_the_round_cannot_be_made)
     const struct agent_rules_config c = config_of(1);
     begin(&c);
     N.begins = false;
-    agent_rules_prepare(N.r);
+    agent_rules_prepare(N.r, N.now);
     agent_rules_ready(N.r);
     agent_rules_run(N.r);
     agent_rules_cannot(N.r, "no memory", N.now);
@@ -288,7 +288,7 @@ START_TEST(a_part_of_the_round_cannot_be_made)
     DID("SWEEP ENDED STOPPED");
     ck_assert_int_eq(N.starts[0], 0);
     /* A warm interpreter that settles later starts nothing. */
-    agent_rules_begun(N.r);
+    agent_rules_begun(N.r, N.now);
     DID("");
 }
 END_TEST
@@ -297,20 +297,20 @@ START_TEST(a_stop_while_the_round_waits_for_its_start)
 {
     const struct agent_rules_config c = config_of(1);
     begin(&c);
-    agent_rules_prepare(N.r);
+    agent_rules_prepare(N.r, N.now);
     stop(STOP_NODE_LOST, true); /* prepared, not run */
     DID("STOPPED:none");
     agent_rules_ready(N.r);
     DID("");
     ck_assert(!agent_rules_run(N.r));
     N.begins = false;
-    agent_rules_prepare(N.r);
+    agent_rules_prepare(N.r, N.now);
     agent_rules_ready(N.r);
     ck_assert(agent_rules_run(N.r));
     DID("PREPARED BEGIN");
     stop(STOP_NODE_LOST, true);
     DID("ABORT");
-    agent_rules_begun(N.r);
+    agent_rules_begun(N.r, N.now);
     pass(0);
     DID("SWEEP ENDED STOPPED");
     ck_assert_int_eq(N.starts[0], 0);
@@ -324,10 +324,10 @@ START_TEST(a_round_after_the_leave)
     begin(&c);
     request();
     DID("LEAVE");
-    ck_assert(!agent_rules_prepare(N.r));
+    ck_assert(!agent_rules_prepare(N.r, N.now));
     pass(0);
     DID("SWEEP ENDED STOPPED");
-    ck_assert(!agent_rules_prepare(N.r));
+    ck_assert(!agent_rules_prepare(N.r, N.now));
     agent_rules_ready(N.r);
     ck_assert(!agent_rules_run(N.r));
     stop(STOP_SIGNAL, false);
@@ -515,6 +515,52 @@ START_TEST(a_request_when_the_end_is_decided)
 }
 END_TEST
 
+/* A coordinator that was not told of the end prepares another round. */
+START_TEST(a_request_when_the_end_does_not_come)
+{
+    for (int warned = 0; warned < 2; warned++) {
+        begin_running(1);
+        stop(STOP_NODE_LOST, false);
+        if (warned)
+            agent_rules_warn(N.r, "the time ends", N.now);
+        else
+            request();
+        exit_with(0, false);
+        DID("ABORT SIG15 SWEEP ENDED STOPPED");
+        ck_assert(!agent_rules_prepare(N.r, N.now));
+        pass(0);
+        DID("LEAVE SWEEP ENDED STOPPED");
+        ck_assert_int_eq(N.leave_code, warned ? 75 : 143);
+    }
+}
+END_TEST
+
+/* The process was stopped until the lease was over, and does not know it yet. */
+START_TEST(no_start_when_the_lease_is_over)
+{
+    struct agent_rules_config c = config_of(1);
+    c.alone = true;
+    begin(&c);
+    N.begins = false;
+    agent_rules_prepare(N.r, N.now);
+    agent_rules_ready(N.r);
+    agent_rules_run(N.r);
+    agent_rules_lease(N.r, N.now + S, N.now);
+    N.now += 2 * S;
+    agent_rules_begun(N.r, N.now);
+    DID("PREPARED BEGIN");
+    agent_rules_lease(N.r, N.now + S, N.now); /* it is not: the coordinator has answered */
+    DID("START:0 STARTED");
+    exit_with(0, false);
+    N.now += 2 * S;
+    agent_rules_respawn(N.r, 0, 1, N.now);
+    DID("FAILED:0 SWEEP");
+    agent_rules_lease(N.r, N.now + S, N.now);
+    agent_rules_lease(N.r, N.now + 2 * S, N.now);
+    DID("START:0");
+}
+END_TEST
+
 START_TEST(the_time_is_over)
 {
     struct agent_rules_config c = config_of(1);
@@ -699,7 +745,7 @@ static void storm_start(const struct agent_action *a)
         return;
     }
     *w = (struct fake){.alive = true, .open = true, .stubborn = !dice(4), .immortal = !dice(20)};
-    agent_rules_started(N.r, a->local_rank);
+    agent_rules_started(N.r, a->local_rank, N.now);
 }
 
 static void storm_signal(int signo)
@@ -728,7 +774,7 @@ static void storm_act(const struct agent_action *a)
         if (dice(10) == 0)
             agent_rules_cannot(N.r, "no disk", N.now);
         else if (dice(2))
-            agent_rules_begun(N.r);
+            agent_rules_begun(N.r, N.now);
         break;
     case AGENT_START:
         storm_start(a);
@@ -809,7 +855,7 @@ static void storm_event(bool ending)
         storm_of_worker((int)dice(STORM_WORKERS));
         break;
     case 4:
-        agent_rules_begun(N.r);
+        agent_rules_begun(N.r, N.now);
         break;
     case 5:
         if (T.looking)
@@ -825,7 +871,7 @@ static void storm_event(bool ending)
         break;
     case 8:
         if (!T.finished)
-            agent_rules_prepare(N.r);
+            agent_rules_prepare(N.r, N.now);
         break;
     case 9:
         agent_rules_ready(N.r);
@@ -937,6 +983,8 @@ static Suite *suite(void)
     tcase_add_test(tc, a_worker_that_does_not_die);
     tcase_add_test(tc, an_exiting_worker_gets_ten_minutes);
     tcase_add_test(tc, what_the_workers_have_left_behind);
+    tcase_add_test(tc, a_request_when_the_end_does_not_come);
+    tcase_add_test(tc, no_start_when_the_lease_is_over);
     tcase_add_test(tc, a_request_when_the_end_is_decided);
     tcase_add_test(tc, the_time_is_over);
     tcase_add_test(tc, a_timeout);

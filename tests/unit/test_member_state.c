@@ -422,6 +422,19 @@ START_TEST(leave_and_then_the_coordinator_goes)
 }
 END_TEST
 
+/* A node leaves because of what its workers have left behind, and all of them have succeeded. */
+START_TEST(leave_when_the_work_is_done)
+{
+    running();
+    member_state_leave(self, STOP_INTERNAL, 125, "a process cannot be killed");
+    drain();
+    member_state_disconnected(self, RDZV_END_BROKEN, "reset", now_ns);
+    member_state_done(self);
+    OUT("f"); /* nobody answers, and no worker is alive */
+    ck_assert_int_eq(result.exit_code, 125);
+}
+END_TEST
+
 START_TEST(phases_for_people)
 {
     struct rdzv_info i = {0};
@@ -507,6 +520,7 @@ static Suite *suite(void)
     tcase_add_test(tc, leave_before_anything);
     tcase_add_test(tc, leave_while_preparing);
     tcase_add_test(tc, leave_and_then_the_coordinator_goes);
+    tcase_add_test(tc, leave_when_the_work_is_done);
     tcase_add_test(tc, phases_for_people);
     tcase_add_test(tc, a_refused_member_ends_its_workers_with_its_lease);
     tcase_add_test(tc, a_job_that_is_over_needs_no_lease);

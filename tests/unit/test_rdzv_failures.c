@@ -490,12 +490,35 @@ START_TEST(only_the_failed_worker_is_respawned)
     f = failure_of(0, FAILURE_EXIT, 3);
     tell_failures(0, MEMBER_RUNNING, 1, &f, 1, 0);
     ck_assert_int_eq(seen[0].order.restart_count, 2);
+    tick(1);
     tell_failures(0, MEMBER_RUNNING, 2, &f, 1, 0);
     PHASE(RDZV_STOP);
     stop_all(2);
     ck_assert_int_eq(seen[1].result.exit_code, 3);
     ck_assert_int_eq(seen[1].result.restarts, 2);
     ck_assert_uint_eq(seen[1].result.n, 1);
+}
+END_TEST
+
+/* The round ends before the worker is started again, and its node reports the failure once more. */
+START_TEST(a_failure_is_charged_once)
+{
+    rules(RDZV_C10D, 2, 2);
+    next_rules.max_restarts = 1;
+    next_rules.restart_policy = RESTART_WORKER;
+    start();
+    join(0, (struct who){.own = true});
+    join(1, (struct who){0});
+    run_all(2);
+    struct failure f = failure_of(1, FAILURE_EXIT, 1);
+    tell_failures(0, MEMBER_RUNNING, 1, &f, 1, 0);
+    HAS(logs, "restart 1 of 1");
+    tick(1);
+    closed(1, RDZV_END_CLOSED);
+    PHASE(RDZV_STOP);
+    tell_failures(0, MEMBER_IDLE, 2, &f, 1, SEC); /* what was seen a second ago */
+    PHASE(RDZV_COLLECT);
+    ck_assert(!finished);
 }
 END_TEST
 
@@ -559,6 +582,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_node_is_lost_when_its_connection_ends);
     tc = rules_case(s, "worker policy", 10);
     tcase_add_test(tc, only_the_failed_worker_is_respawned);
+    tcase_add_test(tc, a_failure_is_charged_once);
     tcase_add_test(tc, respawn_waits_for_the_backoff);
     tcase_add_test(tc, exec_failure_is_not_respawned);
     return s;

@@ -1,5 +1,5 @@
-/* The rules of the rendezvous told many scenarios: tests/sim/sim.h says of what, and what must
- * hold.
+/* The rules of the rendezvous and of the agents told many scenarios: tests/sim/sim.h says of what,
+ * and what must hold.
  *
  *     SIM_SEED=n      runs that one, loudly
  *     SIM_SEEDS=n     that many from SIM_FROM (1) on
@@ -36,6 +36,13 @@ static void print_totals(uint64_t n, double seconds, uint64_t hash)
                 {"heartbeats answered", t->beats},
                 {"resets forged for one end", t->forged},
                 {"addresses taken over or rejected", t->obstructed},
+                {"workers", t->starts},
+                {"requests to stop", t->requests},
+                {"hung in exec", t->in_exec},
+                {"ignored SIGTERM", t->stubborn},
+                {"could not be killed", t->unkillable},
+                {"left behind", t->left_behind},
+                {"nodes abandoned", t->abandoned},
                 {"elections", t->elected},
                 {"nodes that ended well", t->success},
                 {"not", t->failed}};
@@ -62,6 +69,12 @@ static void check_totals(uint64_t n)
     ck_assert_uint_gt(t->elected, n / 200);
     ck_assert_uint_gt(t->obstructed, n);
     ck_assert_uint_gt(t->forged, n / 10);
+    ck_assert_uint_gt(t->starts, 5 * n);
+    ck_assert_uint_gt(t->requests, n / 2);
+    ck_assert_uint_gt(t->in_exec, n / 20);
+    ck_assert_uint_gt(t->stubborn, n / 5);
+    ck_assert_uint_gt(t->left_behind, n / 20);
+    ck_assert_uint_gt(t->abandoned, n / 100);
     ck_assert_uint_gt(t->success, n / 10);
     ck_assert_uint_gt(t->failed, n / 10);
 }

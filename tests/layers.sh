@@ -1,6 +1,6 @@
 #!/bin/sh
 # Who may include whom (the arrows of the map in CONTRIBUTING.md), where third-party headers may enter, and whether
-# what CONTRIBUTING.md names exists.
+# what CONTRIBUTING.md names exists, and what `make help` leaves out.
 # Prints each violation and exits 1 when there is one.
 cd "$(dirname "$0")/.." || exit 1
 bad=0
@@ -94,6 +94,14 @@ out=$(grep -oE '[A-Za-z0-9_./-]+\.(c|h|py|md|def|tsv|map|sh|svg)\b' CONTRIBUTING
         grep -rqE "^[a-z].*\<${name%??}\(" agent collectives launcher rendezvous --include='*.c' || printf '%s\n' "$name"
     done)
 [ -z "$out" ] || { printf 'CONTRIBUTING.md names what does not exist:\n%s\n' "$out"; bad=1; }
+
+# make: what can be typed has a line of help, and a variable that the user may set has one default.
+out=$(sed -nE 's/^([a-z][a-z-]*( [a-z][a-z-]*)*):([^=].*)?$/\1/p' Makefile mk/*.mk | tr ' ' '\n' | sort -u |
+    while IFS= read -r name; do
+        grep -q "^## $name: " Makefile mk/*.mk || printf 'make %s has no line of help\n' "$name"
+    done
+    sed -nE 's/^([A-Z_]+) *\?=.*/\1/p' Makefile mk/*.mk | sort | uniq -d | sed 's/$/ has two defaults/')
+[ -z "$out" ] || { printf '%s\n' "$out"; bad=1; }
 
 [ $bad = 0 ] && echo "layers: ok"
 exit $bad

@@ -2,7 +2,8 @@
 # Runs test programs side by side (JOBS, default: CPUs), prints the full output of those that fail, the
 # Check summary line of each, at the end one line for each that failed with the names of the failing tests,
 # and a last line "N passed, N failed". Exits 1 when anything failed. In a build with sanitizers each of their reports
-# counts as a failure, whatever the process that it is about does then.
+# counts as a failure, whatever the process that it is about does then. STOP=1: starts no program after the first that
+# failed. The names of those that failed are left in $BUILD/tests/failed.
 set -u
 JOBS=${JOBS:-$(nproc)}
 LIMIT=${TEST_LIMIT:-600}
@@ -37,6 +38,7 @@ run_one() {
         grep -av '^SKIPPED: ' "$2/$name.log" | tail -n 120
     fi
     reports_of "$2" "$name" | head -n 3 | xargs -r tail -n 100 # with their names
+    [ -z "${STOP:-}" ] || [ "$rc" = 0 ] || return 255 # xargs starts no more
 }
 reports_of() {
     grep -alsE 'ERROR: [A-Za-z]+Sanitizer|(WARNING|FATAL): ThreadSanitizer|runtime error: ' "$1/reports/${2//\//-}".* | sort
@@ -47,8 +49,10 @@ failing_tests() {
     sed -nE 's/^[^: ]+:[0-9]+:[FES]:([^:]*:[^:]*):.*/\1/p' "$1" 2>/dev/null | sort -u | paste -sd, | sed 's/,/, /g'
 }
 printf '%s\n' "$@" | xargs -P "$JOBS" -I{} bash -c 'run_one "$@"' _ {} "$out" "$LIMIT"
-passed=0; failed=0; failures=()
+passed=0; failed=0; failures=(); again=()
 for t in "$@"; do
+    [ -n "${STOP:-}" ] && [ ! -e "$out/$(name_of "$t").rc" ] && continue
+    before=${#failures[@]}
     name=$(name_of "$t"); rc=$(cut -d' ' -f1 "$out/$name.rc" 2>/dev/null || echo 99)
     line=$(grep -aE '^[0-9]+%: Checks: ' "$out/$name.log" 2>/dev/null | tail -1)
     if [ -n "$line" ]; then
@@ -69,7 +73,9 @@ for t in "$@"; do
         case $rc in 99) why="could not be run" ;; 124) why="did not end within $LIMIT s" ;; *) why="exit status $rc" ;; esac
         failures+=("FAILED $name: ${tests:-$why}")
     fi
+    [ ${#failures[@]} = "$before" ] || again+=("$t")
 done
+mkdir -p "${BUILD:-build}/tests" && printf '%s' "${again[@]/%/$'\n'}" >"${BUILD:-build}/tests/failed"
 [ ${#failures[@]} = 0 ] || printf '%s\n' "${failures[@]}"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

@@ -1,4 +1,4 @@
-/* stamps.h: what a worker writes down of its own life; tests/bench/net_trials.py reads it too. */
+/* stamps.h: what a worker writes down of its own life; tests/trials/net_trials.py reads it too. */
 #ifndef TESTS_FAKE_STAMPS_H
 #define TESTS_FAKE_STAMPS_H
 

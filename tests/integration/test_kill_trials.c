@@ -1,4 +1,4 @@
-/* kill -9 at random moments: a few of the trials of tests/bench/kill_trials.c, which is to be read.
+/* kill -9 at random moments: a few of the trials of tests/trials/kill_trials.c, which is to be read.
  */
 #include "tests/lib/test.h"
 
@@ -10,7 +10,7 @@
 static void run_trials(char *nodes)
 {
     struct proc p;
-    char *program = build_path("tests/bench/kill_trials");
+    char *program = build_path("tests/trials/kill_trials");
     int status = proc_run(&p, ARGV(program, build_path("."), TRIALS, nodes), NULL, 300);
     if (status == SKIPPED)
         test_skip("kill trials: no namespaces here");

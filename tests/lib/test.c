@@ -22,8 +22,14 @@ double test_seconds(double s)
     return s * SLOWER * (m ? atof(m) : 1);
 }
 
+static char *g_cases; /* the names of all, for whom asks for one that is not there */
+
 TCase *test_case(Suite *s, const char *name, double timeout)
 {
+    char *before = g_cases;
+    if (asprintf(&g_cases, "%s%s%s", before ? before : "", before ? ", " : "", name) < 0)
+        abort();
+    free(before);
     const char *filter = getenv("TEST_FILTER");
     TCase *tc = tcase_create(name);
     tcase_set_timeout(tc, timeout * SLOWER);
@@ -56,9 +62,15 @@ int test_main(Suite *s)
         setenv("XDG_CONFIG_HOME", config, 1);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
+    int failed = srunner_ntests_failed(r), run = srunner_ntests_run(r);
     srunner_free(r);
     nftw(config, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    const char *wanted = getenv("CK_RUN_CASE");
+    if (run == 0 && wanted) {
+        fprintf(stderr, "CK_RUN_CASE: no test case is called '%s'; there are: %s\n", wanted,
+                g_cases);
+        return 2;
+    }
     return failed ? 1 : 0;
 }
 

@@ -302,7 +302,7 @@ static void start(struct trial *t, int node)
                     path,
                     NULL};
     snprintf(program, sizeof(program), "%s/dlaunch", build);
-    snprintf(self, sizeof(self), "%s/tests/bench/kill_trials", build);
+    snprintf(self, sizeof(self), "%s/tests/trials/kill_trials", build);
     snprintf(rank, sizeof(rank), "%d", node);
     snprintf(count, sizeof(count), "%d", t->nnodes);
     snprintf(port, sizeof(port), "%d", 20000 + t->number % 20000);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Planted causes in jobs of three launchers: is the right class, rank and word on every node, and when.
 
-    tests/bench/cause_trials.py [--trials N] [--build DIR] [--seed N] [NAME ...]
+    tests/trials/cause_trials.py [--trials N] [--build DIR] [--seed N] [NAME ...]
 
 Each trial takes one of the causes, in a random order, and a rank. It reads the events on all three nodes with
 `dlaunchctl events -f` while they happen. Prints for each class how often cause, rank and text were right on all

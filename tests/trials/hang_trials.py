@@ -2,7 +2,7 @@
 """Hangs that are planted at random in jobs of two launchers with four workers each: is the right rank named, on both
 nodes, and after which time?
 
-    tests/bench/hang-trials.py BUILD [TRIALS [PYTHON]]
+    tests/trials/hang_trials.py BUILD [TRIALS [PYTHON]]
 
 PYTHON has PyTorch: its programs with gloo, of which each job does many trials, by --on_hang restart; else programs with
 libdlcoll, a job for each trial. Prints a line for each kind, and for each trial that went wrong; exit status 1 if one

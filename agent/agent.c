@@ -1007,11 +1007,10 @@ static void on_gathered(void *arg, struct rd values, int nnodes)
     features_gathered(a->features, values, nnodes);
 }
 
-static bool merge_answers(void *arg, uint64_t id, const struct rdzv_answers *answers,
-                          struct buf *out)
+static bool merge_answers(void *arg, const struct rdzv_answers *answers, struct buf *out)
 {
     (void)arg;
-    return features_merge(id, answers, out);
+    return features_merge(answers, out);
 }
 
 static void leave_at_last(struct agent *a)
@@ -1042,6 +1041,16 @@ static void agent_leave_after_look(struct agent *a, enum stop_reason reason, int
     leave_if_looked(a);
 }
 
+static void signal_ranks(struct agent *a, const struct rdzv_request *r)
+{
+    log_verbose("%s", r->signal.text);
+    for (int i = 0; i < a->node.job->nproc; i++) {
+        const struct worker *w = &a->node.workers[i];
+        if (worker_is_alive(w) && (!*r->signal.ranks || parse_has(r->signal.ranks, w->rank)))
+            kill(w->pid, r->signal.signo);
+    }
+}
+
 /* A request that dlaunchctl has made here or on another node. */
 static void on_request(void *arg, const struct rdzv_request *r)
 {
@@ -1051,29 +1060,30 @@ static void on_request(void *arg, const struct rdzv_request *r)
     if (features_request(a->features, r))
         return;
     if (r->kind == REQUEST_KILL) {
-        log_notice("%s", r->text);
-        agent_leave(a, STOP_REQUEST, 128 + SIGKILL, SIGKILL, r->text);
+        log_notice("%s", r->kill.text);
+        agent_leave(a, STOP_REQUEST, 128 + SIGKILL, SIGKILL, r->kill.text);
         agent_kill_workers(a);
-        return;
-    }
-    log_verbose("%s", r->text);
-    for (int i = 0; i < a->node.job->nproc; i++) {
-        if (worker_is_alive(&a->node.workers[i]) &&
-            (!*r->ranks || parse_has(r->ranks, a->node.workers[i].rank)))
-            kill(a->node.workers[i].pid, r->signal);
+    } else if (r->kind == REQUEST_SIGNAL) {
+        signal_ranks(a, r);
     }
 }
 
 bool agent_request(struct agent *a, enum request_kind kind, int signo, const char *ranks)
 {
-    static const char *const verbs[] = {"restart", "kill", "signal"};
-    struct rdzv_request r = {.kind = kind, .signal = signo};
-    char name[24];
+    struct rdzv_request r = {.kind = kind};
+    char name[24], text[REQUEST_TEXT_MAX];
     if (a->node.state == NODE_DONE)
         return false;
-    snprintf(r.ranks, sizeof(r.ranks), "%s", ranks);
-    snprintf(r.text, sizeof(r.text), "%s received dlaunchctl %s%s%s", a->node.job->host,
-             verbs[kind], signo ? " " : "", signo ? signal_name(signo, name) : "");
+    snprintf(text, sizeof(text), "%s received dlaunchctl %s%s%s", a->node.job->host,
+             request_name(kind), signo ? " " : "", signo ? signal_name(signo, name) : "");
+    if (kind == REQUEST_SIGNAL) {
+        r.signal.signo = signo;
+        snprintf(r.signal.ranks, sizeof(r.signal.ranks), "%s", ranks);
+        snprintf(r.signal.text, sizeof(r.signal.text), "%s", text);
+    } else {
+        char *to = kind == REQUEST_KILL ? r.kill.text : r.restart.text;
+        memcpy(to, text, sizeof(text));
+    }
     bool all = rdzv_request(a->rdzv, &r);
     if (!all && kind != REQUEST_RESTART)
         on_request(a, &r);

@@ -61,8 +61,8 @@ void agent_signals(const struct job_spec *job, int out[NSIG]);
  * it. For the control socket. */
 void agent_stop(struct agent *a, const char *what);
 
-/* Asks something of the workers of all nodes (rdzv_types.h). False: no coordinator is in reach, and
- * only this node has been asked, or, for a restart, none. */
+/* Asks something of the workers of all nodes: REQUEST_RESTART, REQUEST_KILL or REQUEST_SIGNAL.
+ * False: no coordinator is in reach, and only this node has been asked, or, for a restart, none. */
 bool agent_request(struct agent *a, enum request_kind kind, int signo, const char *ranks);
 
 /* Borrows what is in *out until the loop runs again. */

@@ -152,10 +152,10 @@ void features_answer(struct features *f, const struct rdzv_answer *a)
     UNTIL(f, false, answer, a) return;
 }
 
-bool features_merge(uint64_t id, const struct rdzv_answers *answers, struct buf *out)
+bool features_merge(const struct rdzv_answers *answers, struct buf *out)
 {
     for (size_t i = 0; i < ROWS; i++) {
-        if (rows[i]->merge && rows[i]->merge(id, answers, out))
+        if (rows[i]->merge && rows[i]->merge(answers, out))
             return true;
     }
     return false;

@@ -28,7 +28,7 @@ void features_worker_drained(struct features *f, const struct worker *w);
 void features_log_grown(struct features *f);
 bool features_request(struct features *f, const struct rdzv_request *r);
 void features_answer(struct features *f, const struct rdzv_answer *a);
-bool features_merge(uint64_t id, const struct rdzv_answers *answers, struct buf *out);
+bool features_merge(const struct rdzv_answers *answers, struct buf *out);
 void features_gathered(struct features *f, struct rd values, int nnodes);
 
 bool features_looked(struct features *f, enum stop_reason reason);

@@ -497,17 +497,21 @@ static void on_request(struct caller *k, struct rd *body)
     struct shared_buf *told = NULL;
     struct buf b = BUF_INIT;
     if (!rdzv_get_request(body, &request)) {
-        coordinator_drop(k, "malformed message");
+        if (request.kind == REQUEST_KINDS && *request.unknown.name)
+            log_warn("%s asks for \"%s\", which this launcher does not know: refused", k->peer.addr,
+                     request.unknown.name);
+        else
+            coordinator_drop(k, "malformed message");
         return;
     }
     if (request.kind == REQUEST_RESTART) {
-        rdzv_state_restart(c->state, request.text, lease_clock_ns());
+        rdzv_state_restart(c->state, request.restart.text, lease_clock_ns());
         return;
     }
     request.from = k->id;
     rdzv_put_request(&b, &request);
     if (request.kind == REQUEST_MODEX) {
-        send_to_rank(c, atoi(request.ranks), &b);
+        send_to_rank(c, request.modex.rank, &b);
         return;
     }
     struct shared_buf *plain = shared_buf_new(&b);

@@ -458,8 +458,14 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
             m->callbacks.events->send = true;
     } else if (type == RDZV_MSG_EVENTS) {
         return member_on_events(m, body);
-    } else if (type == RDZV_MSG_REQUEST && rdzv_get_request(body, &request)) {
-        member_on_request(m, &request);
+    } else if (type == RDZV_MSG_REQUEST) {
+        if (rdzv_get_request(body, &request))
+            member_on_request(m, &request);
+        else if (request.kind == REQUEST_KINDS && *request.unknown.name)
+            log_warn("the coordinator asks for \"%s\", which this launcher does not know: refused",
+                     request.unknown.name);
+        else
+            return false;
     } else if (type == RDZV_MSG_ANSWER && rdzv_get_answer(body, &answer)) {
         if (m->callbacks.on_answer)
             m->callbacks.on_answer(m->callbacks.arg, &answer);

@@ -73,9 +73,9 @@ struct feature {
     bool (*request)(void *state, const struct rdzv_request *r);
     /* The answer of a node to a request of this one. True: it is this feature's. */
     bool (*answer)(void *state, const struct rdzv_answer *a);
-    /* Makes one answer of several to a request of this feature, as merge_fn. Without the state,
-     * and on any node. */
-    bool (*merge)(uint64_t id, const struct rdzv_answers *answers, struct buf *out);
+    /* Makes one answer of several to a request, if it is of this feature, as merge_fn. Without the
+     * state, and on any node. */
+    bool (*merge)(const struct rdzv_answers *answers, struct buf *out);
     /* The values of all nodes, in their order (rdzv_gather()). */
     void (*gathered)(void *state, struct rd values, int nnodes);
 

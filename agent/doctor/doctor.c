@@ -75,12 +75,11 @@ struct doctor {
     int again[AGAIN_MOST][2], nagain, times;
 };
 
-static void send_answer(struct doctor *d, const struct node_id *to, uint64_t id, const json_t *j)
+static void send_answer(struct doctor *d, const struct rdzv_request *r, const json_t *j)
 {
     char *text = json_dumps(j, JSON_COMPACT);
     if (text && strlen(text) <= RDZV_ANSWER_MAX) {
-        const struct rdzv_answer a = {
-            .to = *to, .id = id, .data = (uint8_t *)text, .len = strlen(text)};
+        const struct rdzv_answer a = request_answer(r, text, strlen(text));
         rdzv_answer(d->rdzv, &a);
     }
     free(text);
@@ -105,7 +104,7 @@ static void answer_facts(struct doctor *d)
         json_object_set(j, "facts", d->facts);
     else
         json_object_set_new(j, "missing", json_string(d->no_facts));
-    send_answer(d, &d->owed.request.from, d->owed.request.id, j);
+    send_answer(d, &d->owed.request, j);
     json_decref(j);
 }
 
@@ -137,7 +136,7 @@ static void on_played(uv_work_t *work, int status)
         json_pack("{s:i,s:i,s:b,s:i,s:i,s:f,s:f}", "node", d->group_rank, "peer", d->match.peer,
                   "caller", (int)m->caller, "stage", (int)m->stage, "errno", m->error, "rtt_us",
                   m->rtt_us, "bps", m->out_bps < m->in_bps ? m->out_bps : m->in_bps);
-    send_answer(d, &d->match.request.from, d->match.request.id, j);
+    send_answer(d, &d->match.request, j);
     json_decref(j);
 }
 
@@ -153,12 +152,12 @@ static void on_match_request(struct doctor *d, const struct rdzv_request *r, con
     } else if (d->table) {
         int round = (int)json_integer_value(json_object_get(what, "round"));
         peer = match_partner(d->table->nnodes, round, me);
-        if (parse_has(r->ranks, me) || parse_has(r->ranks, peer))
+        if (parse_has(r->doctor.skipped, me) || parse_has(r->doctor.skipped, peer))
             peer = -1;
     }
     if (peer < 0 || peer >= d->table->nnodes || d->match.busy) {
         json_t *none = json_pack("{s:i}", "node", me);
-        send_answer(d, &r->from, r->id, none);
+        send_answer(d, r, none);
         json_decref(none);
         return;
     }
@@ -181,7 +180,7 @@ static void on_request(void *arg, const struct rdzv_request *r)
     struct doctor *d = arg;
     if (r->kind != REQUEST_DOCTOR)
         return;
-    json_t *what = json_loads(r->text, 0, NULL);
+    json_t *what = json_loads(r->doctor.question, 0, NULL);
     if (json_object_get(what, "nonce")) {
         on_match_request(d, r, what);
     } else {
@@ -206,8 +205,8 @@ static void ask(struct doctor *d, json_t *what, const char *skip, uint64_t ms)
 {
     struct rdzv_request r = {.kind = REQUEST_DOCTOR, .id = ++d->request_id};
     char *text = json_dumps(what, JSON_COMPACT);
-    snprintf(r.text, sizeof(r.text), "%s", text ? text : "");
-    snprintf(r.ranks, sizeof(r.ranks), "%s", skip);
+    snprintf(r.doctor.question, sizeof(r.doctor.question), "%s", text ? text : "");
+    snprintf(r.doctor.skipped, sizeof(r.doctor.skipped), "%s", skip);
     free(text);
     json_decref(what);
     d->missing = d->table->nnodes;
@@ -385,8 +384,9 @@ static void send_result(struct doctor *d)
     free(text);
     d->phase = OVER;
     for (int i = d->table->nnodes - 1; i >= 0; i--) {
+        const struct rdzv_request of = {.kind = REQUEST_DOCTOR, .id = RESULT_ID, .from = d->ids[i]};
         if (d->answered[i])
-            send_answer(d, &d->ids[i], RESULT_ID, result);
+            send_answer(d, &of, result);
     }
     json_decref(result);
 }

@@ -10,9 +10,6 @@
 #include "core/log.h"
 #include "core/mem.h"
 
-/* Of an answer's number: it is to a request for values. */
-#define MODEX_ID (UINT64_C(1) << 62)
-
 struct mpi {
     struct node *n;
     uv_poll_t poll;
@@ -64,8 +61,7 @@ static void on_abort(void *arg, int local_rank, int exit_code, const char *how)
 static bool on_modex(void *arg, int rank, uint64_t id)
 {
     struct mpi *m = arg;
-    struct rdzv_request r = {.kind = REQUEST_MODEX, .id = MODEX_ID | id, .text = "data are wanted"};
-    snprintf(r.ranks, sizeof(r.ranks), "%d", rank);
+    const struct rdzv_request r = {.kind = REQUEST_MODEX, .id = id, .modex.rank = rank};
     return !m->alone && m->n->calls->request(m->n, &r);
 }
 
@@ -73,8 +69,11 @@ static void on_modex_found(void *arg, const struct node_id *to, uint64_t id, con
                            size_t len)
 {
     struct mpi *m = arg;
-    const struct rdzv_answer answer = {
-        .to = *to, .id = id, .data = data, .len = len <= RDZV_ANSWER_MAX ? len : 0};
+    const struct rdzv_answer answer = {.to = *to,
+                                       .kind = REQUEST_MODEX,
+                                       .id = id,
+                                       .data = data,
+                                       .len = len <= RDZV_ANSWER_MAX ? len : 0};
     m->n->calls->answer(m->n, &answer);
 }
 
@@ -193,17 +192,17 @@ static bool mpi_request(void *state, const struct rdzv_request *r)
     if (r->kind != REQUEST_MODEX)
         return false;
     if (m->n->state == NODE_RUNNING && m->pmix)
-        pmix_modex(m->pmix, atoi(r->ranks), r->id, &r->from);
+        pmix_modex(m->pmix, r->modex.rank, r->id, &r->from);
     return true;
 }
 
 static bool mpi_answer(void *state, const struct rdzv_answer *a)
 {
     struct mpi *m = state;
-    if (!(a->id & MODEX_ID))
+    if (a->kind != REQUEST_MODEX)
         return false;
     if (m->pmix)
-        pmix_modex_found(m->pmix, a->id & ~MODEX_ID, a->data, a->len);
+        pmix_modex_found(m->pmix, a->id, a->data, a->len);
     return true;
 }
 

@@ -5,11 +5,9 @@
 #include <string.h>
 
 #include "agent/report/operations.h"
-#include "agent/report/top_asks.h"
 #include "core/clock.h"
 #include "core/mem.h"
 
-#define TOP_OPS  UINT64_C(1)         /* a request with TOP_ID is for the last operations */
 #define EVERY_NS UINT64_C(500000000) /* between two requests */
 #define FRESH_S  5                   /* an older answer is of a node that has gone */
 
@@ -60,8 +58,7 @@ static bool is_own(const struct node *n, const json_t *node)
 json_t *operations_of_job(void *state)
 {
     struct asked *a = state;
-    const struct rdzv_request r = {
-        .kind = REQUEST_TOP, .id = TOP_ID | TOP_OPS, .text = "operations are wanted"};
+    const struct rdzv_request r = {.kind = REQUEST_OPERATIONS};
     int64_t offset_ns = event_log_offset(&a->n->log);
     json_t *all = own_operations(a->n, offset_ns), *node;
     uint64_t now = mono_ns();
@@ -98,8 +95,7 @@ static void tell_operations(struct node *n, const struct rdzv_request *r)
     char *text = json_dumps(j, JSON_COMPACT);
     json_decref(j);
     if (text && strlen(text) <= RDZV_ANSWER_MAX) {
-        const struct rdzv_answer answer = {
-            .to = r->from, .id = r->id, .data = (uint8_t *)text, .len = strlen(text)};
+        const struct rdzv_answer answer = request_answer(r, text, strlen(text));
         n->calls->answer(n, &answer);
     }
     free(text);
@@ -108,7 +104,7 @@ static void tell_operations(struct node *n, const struct rdzv_request *r)
 static bool operations_request(void *state, const struct rdzv_request *r)
 {
     struct asked *a = state;
-    if (r->kind != REQUEST_TOP || r->id & TOP_ROWS)
+    if (r->kind != REQUEST_OPERATIONS)
         return false;
     if (a->n->job->nproc)
         tell_operations(a->n, r);
@@ -119,7 +115,7 @@ static bool operations_answer(void *state, const struct rdzv_answer *answer)
 {
     struct asked *a = state;
     char key[24];
-    if (!(answer->id & TOP_ID) || answer->id & TOP_ROWS)
+    if (answer->kind != REQUEST_OPERATIONS)
         return false;
     json_t *node = json_loadb((const char *)answer->data, answer->len, 0, NULL);
     json_t *number = json_object_get(node, "node");

@@ -146,7 +146,7 @@ static int top_open(void **state, struct node *n, struct err *e)
 static bool top_request(void *state, const struct rdzv_request *r)
 {
     struct top *t = state;
-    if (r->kind != REQUEST_TOP || !(r->id & TOP_ROWS))
+    if (r->kind != REQUEST_TOP)
         return false;
     if (t->n->job->nproc)
         top_on_request(t->asks, r);
@@ -156,15 +156,15 @@ static bool top_request(void *state, const struct rdzv_request *r)
 static bool top_answer(void *state, const struct rdzv_answer *a)
 {
     struct top *t = state;
-    if (!(a->id & TOP_ID) || !(a->id & TOP_ROWS))
+    if (a->kind != REQUEST_TOP)
         return false;
     top_on_answer(t->asks, a);
     return true;
 }
 
-static bool merge_rows(uint64_t id, const struct rdzv_answers *answers, struct buf *out)
+static bool merge_rows(const struct rdzv_answers *answers, struct buf *out)
 {
-    return id & TOP_ID && id & TOP_ROWS && top_merge(id, answers, out);
+    return answers->kind == REQUEST_TOP && top_merge(answers, out);
 }
 
 static void top_close(void *state, void (*on_closed)(void *arg), void *arg)

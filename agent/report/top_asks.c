@@ -5,14 +5,11 @@
 #include "core/list.h"
 #include "core/mem.h"
 
-/* The low bits of a request's number hold how many rows are wanted. */
-#define MOST_BITS 16
-
 struct top_ask {
     struct list_node node;
     uint64_t id; /* 0: only this node is asked */
     uint32_t nnodes;
-    size_t most;
+    uint32_t most;
     uint64_t end_ms; /* 0: all have answered */
     struct top_rows rows;
     void (*on_done)(void *arg, const struct top_rows *rows, bool complete);
@@ -28,9 +25,16 @@ struct top_asks {
     bool stopped;
 };
 
-static size_t most_of(uint64_t id)
+void top_answer_encode(struct buf *b, uint32_t most, const struct top_rows *rows)
 {
-    return id & TOP_MOST_MAX;
+    buf_u32(b, most);
+    top_rows_encode(b, rows);
+}
+
+bool top_answer_decode(struct rd *r, uint32_t *most, struct top_rows *rows)
+{
+    *most = rd_u32(r);
+    return top_rows_decode(r, rows);
 }
 
 static void ask_end(struct top_ask *q, bool good)
@@ -80,17 +84,19 @@ struct top_asks *top_asks_new(uv_loop_t *loop, struct uvx_scope *scope,
 void top_ask(struct top_asks *t, int nnodes, size_t most,
              void (*on_done)(void *arg, const struct top_rows *rows, bool complete), void *arg)
 {
-    struct rdzv_request r = {.kind = REQUEST_TOP, .text = "top is wanted"};
+    struct rdzv_request r = {
+        .kind = REQUEST_TOP,
+    };
     if (t->stopped) {
         on_done(arg, NULL, false);
         return;
     }
     struct top_ask *q = xcalloc(1, sizeof(*q));
-    most = most < TOP_MOST_MAX ? most : TOP_MOST_MAX;
-    r.id = TOP_ID | TOP_ROWS | ++t->last << MOST_BITS | most;
+    r.id = ++t->last;
+    r.top.most = most < UINT32_MAX ? (uint32_t)most : 0;
     *q = (struct top_ask){.id = r.id,
                           .nnodes = nnodes > 1 ? (uint32_t)nnodes : 1,
-                          .most = most,
+                          .most = r.top.most,
                           .end_ms = uv_now(t->loop) + TOP_WAIT_MS,
                           .on_done = on_done,
                           .arg = arg};
@@ -110,10 +116,10 @@ void top_on_request(struct top_asks *t, const struct rdzv_request *r)
     struct top_rows rows = {0};
     struct buf b = BUF_INIT;
     t->cb.own(t->cb.arg, &rows);
-    top_rows_cut(&rows, most_of(r->id));
-    top_rows_encode(&b, &rows);
+    top_rows_cut(&rows, r->top.most);
+    top_answer_encode(&b, r->top.most, &rows);
     top_rows_fini(&rows);
-    const struct rdzv_answer a = {.to = r->from, .id = r->id, .data = b.data, .len = b.len};
+    const struct rdzv_answer a = request_answer(r, b.data, b.len);
     if (b.len <= RDZV_ANSWER_MAX)
         t->cb.answer(t->cb.arg, &a);
     buf_fini(&b);
@@ -125,10 +131,11 @@ void top_on_answer(struct top_asks *t, const struct rdzv_answer *a)
         struct top_ask *q = container_of(n, struct top_ask, node);
         struct top_rows rows = {0};
         struct rd r = rd_init(a->data, a->len), again = r;
+        uint32_t most;
         if (q->id != a->id)
             continue;
-        if (top_rows_decode(&r, &rows))
-            top_rows_decode(&again, &q->rows);
+        if (top_answer_decode(&r, &most, &rows))
+            top_answer_decode(&again, &most, &q->rows);
         top_rows_fini(&rows);
         if (q->rows.nnodes >= q->nnodes)
             ask_is_complete(t, q);
@@ -136,19 +143,20 @@ void top_on_answer(struct top_asks *t, const struct rdzv_answer *a)
     }
 }
 
-bool top_merge(uint64_t id, const struct rdzv_answers *answers, struct buf *out)
+bool top_merge(const struct rdzv_answers *answers, struct buf *out)
 {
     struct rdzv_answers rest = *answers;
     struct top_rows rows = {0};
     struct rdzv_answer one;
+    uint32_t most = 0;
     bool good = true;
     while (good && rdzv_next_answer(&rest, &one)) {
         struct rd r = rd_init(one.data, one.len);
-        good = top_rows_decode(&r, &rows);
+        good = top_answer_decode(&r, &most, &rows);
     }
     if (good) {
-        top_rows_cut(&rows, most_of(id));
-        top_rows_encode(out, &rows);
+        top_rows_cut(&rows, most);
+        top_answer_encode(out, most, &rows);
     }
     top_rows_fini(&rows);
     return good && out->len <= RDZV_ANSWER_MAX;

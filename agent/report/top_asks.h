@@ -10,10 +10,7 @@
 #include "core/uvx.h"
 #include "rendezvous/rules/rdzv_msg.h"
 
-#define TOP_ID       (UINT64_C(1) << 63) /* of requests */
-#define TOP_ROWS     (UINT64_C(1) << 61) /* of those for rows */
-#define TOP_MOST_MAX 0xffff              /* rows of nodes, and of ranks, that can be asked for */
-#define TOP_WAIT_MS  1500                /* for the answers of all nodes */
+#define TOP_WAIT_MS 1500 /* for the answers of all nodes */
 
 struct top_asks;
 
@@ -34,12 +31,16 @@ struct top_asks *top_asks_new(uv_loop_t *loop, struct uvx_scope *scope,
 void top_ask(struct top_asks *t, int nnodes, size_t most,
              void (*on_done)(void *arg, const struct top_rows *rows, bool complete), void *arg);
 
+/* An answer: u32, for how many rows of nodes and of ranks it was asked, 0: all, and the rows. */
+void top_answer_encode(struct buf *b, uint32_t most, const struct top_rows *rows);
+bool top_answer_decode(struct rd *r, uint32_t *most, struct top_rows *rows); /* adds to *rows */
+
 /* Some node asks for the rows of this one. */
 void top_on_request(struct top_asks *t, const struct rdzv_request *r);
 void top_on_answer(struct top_asks *t, const struct rdzv_answer *a);
 
 /* Adds the rows of several answers up. False: one is malformed, or they are together too long. */
-bool top_merge(uint64_t id, const struct rdzv_answers *answers, struct buf *out);
+bool top_merge(const struct rdzv_answers *answers, struct buf *out);
 
 /* on_done of all that is under way is called with NULL now. NULL is allowed. */
 void top_asks_stop(struct top_asks *t);

@@ -34,8 +34,7 @@ struct gathering {
 /* A request of some node for this node's samples. */
 struct owed {
     struct owed *next;
-    struct node_id to;
-    uint64_t id;
+    struct rdzv_request request;
 };
 
 struct gatherer {
@@ -238,11 +237,11 @@ static bool merge_samples(struct rdzv_answers rest, struct buf *out)
     return good && out->len <= RDZV_ANSWER_MAX;
 }
 
-bool gather_merge(uint64_t id, const struct rdzv_answers *answers, struct buf *out)
+bool gather_merge(const struct rdzv_answers *answers, struct buf *out)
 {
     struct rdzv_answers rest = *answers;
     struct rdzv_answer one;
-    if (!(id & GATHER_HERE))
+    if (answers->kind == REQUEST_STACKS)
         return merge_samples(rest, out);
     while (rdzv_next_answer(&rest, &one)) /* the numbers of all */
         buf_put(out, one.data, one.len);
@@ -251,7 +250,7 @@ bool gather_merge(uint64_t id, const struct rdzv_answers *answers, struct buf *o
 
 void gatherer_on_answer(struct gatherer *g, const struct rdzv_answer *a)
 {
-    if (a->id & GATHER_HERE) {
+    if (a->kind == REQUEST_PRESENCE) {
         take_here(g, a);
         return;
     }
@@ -286,7 +285,7 @@ static void on_samples(void *arg, const struct samples *all)
             take_answer(q, b.data, b.len);
     }
     for (struct owed *o = g->owed, *next; o; o = next) {
-        const struct rdzv_answer a = {.to = o->to, .id = o->id, .data = b.data, .len = b.len};
+        const struct rdzv_answer a = request_answer(&o->request, b.data, b.len);
         next = o->next;
         if (b.len <= RDZV_ANSWER_MAX)
             g->cb.answer(g->cb.arg, &a);
@@ -318,19 +317,19 @@ static void say_here(struct gatherer *g, const struct rdzv_request *r)
     struct buf b = BUF_INIT;
     g->cb.get_node(g->cb.arg, &node);
     buf_u32(&b, (uint32_t)node.group_rank);
-    const struct rdzv_answer a = {.to = r->from, .id = r->id, .data = b.data, .len = b.len};
+    const struct rdzv_answer a = request_answer(r, b.data, b.len);
     g->cb.answer(g->cb.arg, &a);
     buf_fini(&b);
 }
 
 void gatherer_on_request(struct gatherer *g, const struct rdzv_request *r)
 {
-    if (r->id & GATHER_HERE) {
+    if (r->kind == REQUEST_PRESENCE) {
         say_here(g, r);
         return;
     }
     struct owed *o = xcalloc(1, sizeof(*o));
-    *o = (struct owed){.next = g->owed, .to = r->from, .id = r->id};
+    *o = (struct owed){.next = g->owed, .request = *r};
     g->owed = o;
     sample_own(g);
 }
@@ -339,10 +338,8 @@ void gatherer_on_request(struct gatherer *g, const struct rdzv_request *r)
 static bool ask_all(struct gathering *q, const struct gather_node *node)
 {
     struct gatherer *g = q->g;
-    const struct rdzv_request here = {
-        .kind = REQUEST_STACKS, .id = q->id | GATHER_HERE, .text = "who is here?"};
-    const struct rdzv_request stacks = {
-        .kind = REQUEST_STACKS, .id = q->id, .text = "stacks are wanted"};
+    const struct rdzv_request here = {.kind = REQUEST_PRESENCE, .id = q->id};
+    const struct rdzv_request stacks = {.kind = REQUEST_STACKS, .id = q->id};
     if (!node->table || node->table->nnodes < 2 || !g->cb.request(g->cb.arg, &here) ||
         !g->cb.request(g->cb.arg, &stacks))
         return false;

@@ -13,9 +13,8 @@
 #include "rendezvous/rules/rdzv_msg.h"
 #include "rendezvous/rules/rdzv_types.h"
 
-#define GATHER_MS      2500                /* for the answers of nodes that are here */
-#define GATHER_HERE    (UINT64_C(1) << 59) /* of requests: who is here? */
-#define GATHER_LATE_MS 30                  /* a timer that is later says that this host is busy */
+#define GATHER_MS      2500 /* for the answers of nodes that are here */
+#define GATHER_LATE_MS 30   /* a timer that is later says that this host is busy */
 
 struct gatherer;
 
@@ -51,7 +50,7 @@ void gatherer_on_request(struct gatherer *g, const struct rdzv_request *r);
 void gatherer_on_answer(struct gatherer *g, const struct rdzv_answer *a);
 /* Makes one answer of several to this request, in which each stack is there once. False: one is
  * malformed, or they are together too long. */
-bool gather_merge(uint64_t id, const struct rdzv_answers *answers, struct buf *out);
+bool gather_merge(const struct rdzv_answers *answers, struct buf *out);
 /* How many requests have been answered. */
 int gatherer_answers(const struct gatherer *g);
 

@@ -183,8 +183,7 @@ static void suspect(struct hang *h, uint64_t patience, uint64_t silence, uint64_
 {
     uint64_t left = patience > silence ? patience - silence : 0;
     unsigned ms = (unsigned)(left / 1000000);
-    const struct rdzv_request r = {
-        .kind = REQUEST_SUSPECT, .id = ms, .text = "a worker gives no sign of life"};
+    const struct rdzv_request r = {.kind = REQUEST_SUSPECT, .suspect.left_ms = ms};
     h->next_ns = now + (patience << (h->repeated < 6 ? h->repeated : 6));
     h->repeated++;
     if (h->cb.leads(h->cb.arg)) {
@@ -279,7 +278,7 @@ void hang_on_suspicion(struct hang *h, const struct rdzv_request *r)
     if (!h->cb.leads(h->cb.arg))
         return;
     h->again = 0;
-    judge(h, r->id < 3600000 ? (unsigned)r->id : APART_MS);
+    judge(h, r->suspect.left_ms < 3600000 ? r->suspect.left_ms : APART_MS);
 }
 
 bool hang_is_patient(const struct hang *h, int local_rank)

@@ -84,15 +84,14 @@ static bool may_judge(void *arg)
 /* A coordinator without workers is in no round: it asks the first node to judge in its place. */
 static void on_suspicion(struct hangs *h, const struct rdzv_request *r)
 {
-    enum { IN_PLACE = 1 };
     struct node *n = h->n;
     struct rdzv_request again = *r;
-    again.signal = IN_PLACE;
-    if (!n->job->nproc && r->signal != IN_PLACE && node_leads(n))
+    again.suspect.in_place = true;
+    if (!n->job->nproc && !r->suspect.in_place && node_leads(n))
         n->calls->request(n, &again);
     if (!h->hang || n->state != NODE_RUNNING)
         return;
-    h->now.in_place |= r->signal == IN_PLACE && n->group_rank == 0;
+    h->now.in_place |= r->suspect.in_place && n->group_rank == 0;
     hang_on_suspicion(h->hang, r);
 }
 
@@ -101,21 +100,22 @@ static void on_suspicion(struct hangs *h, const struct rdzv_request *r)
 static void take_verdict(struct hangs *h, const struct rdzv_request *r)
 {
     struct node *n = h->n;
-    bool hung = r->signal == HANG_HUNG;
+    const char *text = r->hang.text;
+    bool hung = r->hang.certain;
     enum hang_state state = hung ? HANG_HUNG : HANG_SUSPECT;
-    if (h->now.state > state || (h->now.state == state && strcmp(h->now.text, r->text) == 0))
+    if (h->now.state > state || (h->now.state == state && strcmp(h->now.text, text) == 0))
         return;
     h->now.state = state;
-    snprintf(h->now.text, sizeof(h->now.text), "%s", r->text);
+    snprintf(h->now.text, sizeof(h->now.text), "%s", text);
     hang_declared(h->hang);
     if (hung)
-        log_warn("the job hangs: %s (dlaunchctl stacks shows all ranks)", r->text);
+        log_warn("the job hangs: %s (dlaunchctl stacks shows all ranks)", text);
     else
-        log_verbose("the job may hang: %s", r->text);
-    for (int i = 0; i < n->job->nproc && hung && r->id && *r->ranks; i++) {
+        log_verbose("the job may hang: %s", text);
+    for (int i = 0; i < n->job->nproc && hung && r->hang.kill && *r->hang.ranks; i++) {
         const struct worker *w = &n->workers[i];
-        if (worker_is_alive(w) && parse_has(r->ranks, w->rank))
-            n->calls->kill(n, i, SIGKILL, r->text);
+        if (worker_is_alive(w) && parse_has(r->hang.ranks, w->rank))
+            n->calls->kill(n, i, SIGKILL, text);
     }
 }
 
@@ -125,29 +125,29 @@ static void record(struct hangs *h, enum event_name name, const struct rdzv_requ
                                     .attempt = h->n->restart_count,
                                     .rank = -1,
                                     .caused_by = -1,
-                                    .text = r->text,
-                                    .extra = r->ranks});
+                                    .text = r->hang.text,
+                                    .extra = r->hang.ranks});
 }
 
 static void on_verdict(void *arg, const struct verdict *v, const struct samples *all)
 {
     struct hangs *h = arg;
     struct node *n = h->n;
-    struct rdzv_request r = {.kind = REQUEST_HANG, .signal = (int)v->state};
+    struct rdzv_request r = {.kind = REQUEST_HANG, .hang.certain = v->state == HANG_HUNG};
     struct buf ranks = BUF_INIT;
     if (n->state != NODE_RUNNING || n->leaving)
         return;
     words_add(&ranks, "%s", "");
     for (int i = 0; i < v->n; i++)
         words_add(&ranks, "%s%d", i ? "," : "", v->ranks[i]);
-    snprintf(r.ranks, sizeof(r.ranks), "%s", (char *)ranks.data);
+    snprintf(r.hang.ranks, sizeof(r.hang.ranks), "%s", (char *)ranks.data);
     buf_fini(&ranks);
-    snprintf(r.text, sizeof(r.text), "%s", v->text);
+    snprintf(r.hang.text, sizeof(r.hang.text), "%s", v->text);
     if (h->now.state == HANG_NONE)
         record(h, EVENT_SUSPECT, &r);
     if (v->state == HANG_HUNG) {
         record(h, EVENT_HANG, &r);
-        r.id = n->job->on_hang == ON_HANG_RESTART && v->n > 0;
+        r.hang.kill = n->job->on_hang == ON_HANG_RESTART && v->n > 0;
         stacks_keep(n, all);
     }
     if (!n->calls->request(n, &r))
@@ -161,7 +161,7 @@ static void on_verdict(void *arg, const struct verdict *v, const struct samples 
         n->calls->leave(n, STOP_TIMEOUT, 124, SIGTERM, text);
     } else if (n->job->on_hang == ON_HANG_RESTART && v->n == 0) {
         struct rdzv_request again = {.kind = REQUEST_RESTART};
-        snprintf(again.text, sizeof(again.text), "the job hangs: %.490s", v->text);
+        snprintf(again.restart.text, sizeof(again.restart.text), "the job hangs: %.490s", v->text);
         n->calls->request(n, &again);
     }
 }
@@ -169,12 +169,12 @@ static void on_verdict(void *arg, const struct verdict *v, const struct samples 
 static void on_no_coordinator(void *arg)
 {
     struct hangs *h = arg;
-    struct rdzv_request r = {.kind = REQUEST_HANG, .signal = HANG_HUNG};
+    struct rdzv_request r = {.kind = REQUEST_HANG, .hang.certain = true};
     struct rdzv_info info;
     if (h->n->state != NODE_RUNNING || h->n->leaving || h->now.state == HANG_HUNG)
         return;
     h->n->calls->get_info(h->n, &info);
-    snprintf(r.text, sizeof(r.text), "the node of the coordinator (%s) does not answer",
+    snprintf(r.hang.text, sizeof(r.hang.text), "the node of the coordinator (%s) does not answer",
              info.endpoint);
     take_verdict(h, &r);
 }

@@ -10,10 +10,9 @@
 #include "core/mem.h"
 #include "core/uvx.h"
 
-#define LOOK_MS    400      /* between two questions */
-#define PLACE_MS   40       /* between two looks at what a rank does outside of operations */
-#define MILLIONTHS 0xfffffu /* of a request's number: how busy most ranks are */
-#define PLACES_OF  64       /* of these looks count, roughly the last ones */
+#define LOOK_MS   400 /* between two questions */
+#define PLACE_MS  40  /* between two looks at what a rank does outside of operations */
+#define PLACES_OF 64  /* of these looks count, roughly the last ones */
 
 /* Where a worker was when it was not in an operation. */
 struct places {
@@ -99,12 +98,12 @@ void slow_on_request(struct slow *s, const struct rdzv_request *r)
     const struct rank_table *t = s->cb.table(s->cb.arg, &group_rank);
     if (!t)
         return;
-    s->others = (double)(r->id & MILLIONTHS) / 1e6;
+    s->others = (double)r->pace.others / 1e6;
     buf_u32(&b, (uint32_t)group_rank);
     buf_u32(&b, (uint32_t)s->nproc);
     for (int i = 0; i < s->nproc; i++)
         put_worker(&b, s, i);
-    const struct rdzv_answer a = {.to = r->from, .id = r->id, .data = b.data, .len = b.len};
+    const struct rdzv_answer a = request_answer(r, b.data, b.len);
     if (!b.oom && t->nnodes > 1)
         s->cb.answer(s->cb.arg, &a);
     else if (!b.oom)
@@ -240,10 +239,8 @@ static void on_look(uv_timer_t *timer)
         begin_round(s, t);
     else if (slow_job_look(&s->job))
         tell(s, t);
-    s->asked += MILLIONTHS + 1;
-    s->asked = SLOW_ID | (s->asked & ~(uint64_t)MILLIONTHS) | (uint64_t)(s->job.others * 1e6);
     const struct rdzv_request r = {
-        .kind = REQUEST_PACE, .id = s->asked, .text = "the pace of the workers is wanted"};
+        .kind = REQUEST_PACE, .id = ++s->asked, .pace.others = (uint32_t)(s->job.others * 1e6)};
     if (t->nnodes > 1)
         s->cb.request(s->cb.arg, &r);
     else

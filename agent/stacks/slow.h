@@ -12,8 +12,6 @@
 #include "rendezvous/rules/rank_table.h"
 #include "rendezvous/rules/rdzv_types.h"
 
-#define SLOW_ID (UINT64_C(1) << 60) /* of its requests and their answers */
-
 struct slow;
 
 struct slow_callbacks {

@@ -58,13 +58,13 @@ static void send_answer(void *arg, const struct rdzv_answer *a)
 /* Takes over what the coordinator's node has sent to every node. */
 static void take_finding(struct slow_ranks *s, const struct rdzv_request *r)
 {
-    if (*r->ranks && strcmp(s->now, r->text) != 0) {
+    if (*r->slow.ranks && strcmp(s->now, r->slow.text) != 0) {
         if (s->n->table->nnodes == 1 || node_leads(s->n))
-            log_warn("%s", r->text);
+            log_warn("%s", r->slow.text);
         free(s->last);
-        s->last = xstrdup(r->text);
+        s->last = xstrdup(r->slow.text);
     }
-    snprintf(s->now, sizeof(s->now), "%s", *r->ranks ? r->text : "");
+    snprintf(s->now, sizeof(s->now), "%s", *r->slow.ranks ? r->slow.text : "");
 }
 
 static void on_slow(void *arg, const char *ranks, const char *text)
@@ -74,14 +74,14 @@ static void on_slow(void *arg, const char *ranks, const char *text)
     struct rdzv_request r = {.kind = REQUEST_SLOW};
     if (n->state != NODE_RUNNING || n->leaving)
         return;
-    snprintf(r.ranks, sizeof(r.ranks), "%s", ranks);
-    snprintf(r.text, sizeof(r.text), "%s", *text ? text : "no rank is slow any more");
+    snprintf(r.slow.ranks, sizeof(r.slow.ranks), "%s", ranks);
+    snprintf(r.slow.text, sizeof(r.slow.text), "%s", *text ? text : "no rank is slow any more");
     node_event(n, (struct event){.name = EVENT_SLOW,
                                  .attempt = n->restart_count,
                                  .rank = -1,
                                  .caused_by = -1,
-                                 .text = r.text,
-                                 .extra = r.ranks});
+                                 .text = r.slow.text,
+                                 .extra = r.slow.ranks});
     if (!n->calls->request(n, &r))
         take_finding(s, &r);
 }
@@ -136,7 +136,7 @@ static bool slow_ranks_request(void *state, const struct rdzv_request *r)
 static bool slow_ranks_answer(void *state, const struct rdzv_answer *a)
 {
     struct slow_ranks *s = state;
-    if (!(a->id & SLOW_ID))
+    if (a->kind != REQUEST_PACE)
         return false;
     slow_on_answer(s->slow, a);
     return true;

@@ -221,7 +221,7 @@ static int stacks_open(void **state, struct node *n, struct err *e)
 static bool stacks_request(void *state, const struct rdzv_request *r)
 {
     struct stacks *s = state;
-    if (r->kind != REQUEST_STACKS)
+    if (r->kind != REQUEST_STACKS && r->kind != REQUEST_PRESENCE)
         return false;
     if (node_is_in_round(s->n))
         gatherer_on_request(gatherer_of(s), r);
@@ -231,14 +231,17 @@ static bool stacks_request(void *state, const struct rdzv_request *r)
 static bool stacks_answer(void *state, const struct rdzv_answer *a)
 {
     struct stacks *s = state;
+    if (a->kind != REQUEST_STACKS && a->kind != REQUEST_PRESENCE)
+        return false;
     if (s->gatherer)
         gatherer_on_answer(s->gatherer, a);
     return true;
 }
 
-static bool stacks_merge(uint64_t id, const struct rdzv_answers *answers, struct buf *out)
+static bool stacks_merge(const struct rdzv_answers *answers, struct buf *out)
 {
-    return !(id >> 60) && gather_merge(id, answers, out);
+    return (answers->kind == REQUEST_STACKS || answers->kind == REQUEST_PRESENCE) &&
+           gather_merge(answers, out);
 }
 
 static pid_t stacks_helper(const void *state)

@@ -546,38 +546,23 @@ static void get_id(struct rd *r, struct node_id *id)
         memcpy(id->b, p, sizeof(id->b));
 }
 
-static void put_request(struct buf *b, const struct rdzv_request *m)
-{
-    buf_u8(b, (uint8_t)m->kind);
-    buf_u8(b, (uint8_t)m->signal);
-    buf_str(b, m->ranks);
-    buf_str(b, m->text);
-    buf_u64(b, m->id);
-    put_id(b, &m->from);
-}
-
 void rdzv_put_request(struct buf *b, const struct rdzv_request *m)
 {
     size_t at = frame_begin(b, RDZV_MSG_REQUEST);
-    put_request(b, m);
+    request_encode(b, m);
     frame_end(b, at);
 }
 
 bool rdzv_get_request(struct rd *r, struct rdzv_request *m)
 {
-    m->kind = (enum request_kind)get_enum(r, REQUEST_KINDS);
-    m->signal = rd_u8(r);
-    rd_str(r, m->ranks, sizeof(m->ranks));
-    rd_str(r, m->text, sizeof(m->text));
-    m->id = rd_u64(r);
-    get_id(r, &m->from);
-    return rd_done(r) && m->signal < 128;
+    return request_decode(r, m);
 }
 
 void rdzv_put_answer(struct buf *b, const struct rdzv_answer *m)
 {
     size_t at = frame_begin(b, RDZV_MSG_ANSWER);
-    buf_put(b, m->to.b, sizeof(m->to.b));
+    put_id(b, &m->to);
+    request_put_kind(b, m->kind);
     buf_u64(b, m->id);
     buf_put(b, m->data, m->len);
     frame_end(b, at);
@@ -585,9 +570,8 @@ void rdzv_put_answer(struct buf *b, const struct rdzv_answer *m)
 
 bool rdzv_get_answer(struct rd *r, struct rdzv_answer *m)
 {
-    const uint8_t *to = rd_take(r, sizeof(m->to.b));
-    if (to)
-        memcpy(m->to.b, to, sizeof(m->to.b));
+    get_id(r, &m->to);
+    m->kind = request_get_kind(r, NULL);
     m->id = rd_u64(r);
     m->len = r->bad ? 0 : (size_t)(r->end - r->p);
     m->data = rd_take(r, m->len);
@@ -720,7 +704,7 @@ void rdzv_put_told(struct buf *b, struct generation gen, uint32_t number,
     size_t at = frame_begin(b, RDZV_MSG_TOLD);
     put_gen(b, gen);
     buf_u32(b, number);
-    put_request(b, m);
+    request_encode(b, m);
     frame_end(b, at);
 }
 
@@ -750,11 +734,12 @@ bool rdzv_get_direct(struct rd *r, struct rdzv_direct *m)
     return rd_done(r);
 }
 
-void rdzv_put_answers(struct buf *b, const struct node_id *to, uint64_t id, int n,
-                      const struct buf *items)
+void rdzv_put_answers(struct buf *b, const struct node_id *to, enum request_kind kind, uint64_t id,
+                      int n, const struct buf *items)
 {
     size_t at = frame_begin(b, RDZV_MSG_ANSWERS);
     put_id(b, to);
+    request_put_kind(b, kind);
     buf_u64(b, id);
     buf_u32(b, (uint32_t)n);
     buf_put(b, items->data, items->len);
@@ -764,6 +749,7 @@ void rdzv_put_answers(struct buf *b, const struct node_id *to, uint64_t id, int 
 bool rdzv_get_answers(struct rd *r, struct rdzv_answers *m)
 {
     get_id(r, &m->to);
+    m->kind = request_get_kind(r, NULL);
     m->id = rd_u64(r);
     m->n = get_int(r, 1, NNODES_MAX);
     m->items = *r;
@@ -781,6 +767,7 @@ bool rdzv_next_answer(struct rdzv_answers *m, struct rdzv_answer *out)
     if (m->items.p == m->items.end)
         return false;
     out->to = m->to;
+    out->kind = m->kind;
     out->id = m->id;
     out->len = rd_u32(&m->items);
     out->data = rd_take(&m->items, out->len);

@@ -27,7 +27,7 @@
 #include "rendezvous/rules/rdzv_peers.h"
 
 #define RDZV_MAGIC           "DLR1"
-#define RDZV_PROTOCOL        1u
+#define RDZV_PROTOCOL        2u
 #define RDZV_PREAMBLE_LEN    8
 #define RDZV_FRAME_HEADER    5           /* length and type */
 #define RDZV_FRAME_MAX       (16u << 20) /* type and body */
@@ -250,7 +250,8 @@ struct rdzv_direct {
 
 /* Answers to one request. */
 struct rdzv_answers {
-    struct node_id to;
+    struct node_id to; /* the request */
+    enum request_kind kind;
     uint64_t id;
     int n;
     struct rd items; /* rdzv_next_answer(); borrowed from the message */
@@ -300,8 +301,8 @@ void rdzv_put_told(struct buf *b, struct generation gen, uint32_t number,
                    const struct rdzv_request *m);
 void rdzv_put_direct(struct buf *b, const struct rdzv_direct *m);
 /* n answers: items holds each as u32 length and bytes. */
-void rdzv_put_answers(struct buf *b, const struct node_id *to, uint64_t id, int n,
-                      const struct buf *items);
+void rdzv_put_answers(struct buf *b, const struct node_id *to, enum request_kind kind, uint64_t id,
+                      int n, const struct buf *items);
 void rdzv_put_output(struct buf *b, uint64_t number, const void *output, size_t n);
 void rdzv_put_shown(struct buf *b, const struct rdzv_shown *m);
 /* A frame of this type with this body. */

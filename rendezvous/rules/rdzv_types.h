@@ -10,6 +10,7 @@
 #include "rendezvous/rules/failure.h"
 #include "rendezvous/rules/rank_table.h"
 #include "rendezvous/rules/rdzv_peers.h"
+#include "rendezvous/rules/request.h"
 
 enum rdzv_backend {
     RDZV_STATIC, /* MAX nodes, no more, no fewer; the endpoint is MASTER_ADDR:MASTER_PORT */
@@ -69,43 +70,6 @@ struct rdzv_stop {
     bool has_first;
     struct failure first;
 };
-
-/* A request of dlaunchctl to all nodes of a job. */
-enum request_kind {
-    REQUEST_RESTART,
-    REQUEST_KILL,
-    REQUEST_SIGNAL,
-    REQUEST_STACKS,  /* each node with workers sends an rdzv_answer */
-    REQUEST_TOP,     /* likewise: what its workers do and use */
-    REQUEST_SUSPECT, /* workers of the node give no sign of life; id: milliseconds left to them;
-                        signal: 1 when the coordinator has no workers, so that the first node
-                        judges */
-    REQUEST_HANG,    /* the job hangs: text; signal: 1 suspected, 2 certain; id: 1 when the workers
-                        of these ranks are to be killed */
-    REQUEST_PACE,    /* --slow_ranks; each node sends an rdzv_answer; id: agent/stacks/slow.c */
-    REQUEST_SLOW,    /* these ranks are slow: text; no ranks: none is any more */
-    REQUEST_DOCTOR,  /* --doctor; each node sends an rdzv_answer */
-    REQUEST_MODEX,   /* goes only to the node of the rank in `ranks`, which sends an rdzv_answer:
-                        what the rank has put (agent/mpi/pmix.h) */
-    REQUEST_KINDS
-};
-struct rdzv_request {
-    enum request_kind kind;
-    int signal;          /* REQUEST_SIGNAL */
-    char ranks[224];     /* to which workers, "0,8-15"; "": all */
-    char text[512];      /* who asks for what, one line */
-    uint64_t id;         /* of those of the asking node */
-    struct node_id from; /* that node; set by the coordinator */
-};
-
-/* A node's answer to a request of another one, or of its own. */
-struct rdzv_answer {
-    struct node_id to;
-    uint64_t id;
-    const uint8_t *data; /* borrowed; what is in it is between the agents */
-    size_t len;
-};
-#define RDZV_ANSWER_MAX (4u << 20)
 
 struct rdzv_result {
     int exit_code;           /* of the job, the same on every node that was there to the end */

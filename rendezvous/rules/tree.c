@@ -43,10 +43,13 @@ bool tree_answers_complete(const struct tree_answers *a)
 
 static void tree_answers_merge(struct tree_answers *a, merge_fn *merge, void *arg)
 {
-    const struct rdzv_answers all = {
-        .to = a->to, .id = a->id, .n = a->n, .items = rd_init(a->items.data, a->items.len)};
+    const struct rdzv_answers all = {.to = a->to,
+                                     .kind = a->kind,
+                                     .id = a->id,
+                                     .n = a->n,
+                                     .items = rd_init(a->items.data, a->items.len)};
     struct buf one = BUF_INIT;
-    if (merge(arg, a->id, &all, &one)) {
+    if (merge(arg, &all, &one)) {
         a->items.len = 0;
         a->n = 0;
         tree_answers_add(a, one.data, one.len);
@@ -60,7 +63,7 @@ bool tree_answers_take(struct tree_answers *a, merge_fn *merge, void *arg, struc
     if (merge && a->n > 1)
         tree_answers_merge(a, merge, arg);
     if (any)
-        rdzv_put_answers(frame, &a->to, a->id, a->n, &a->items);
+        rdzv_put_answers(frame, &a->to, a->kind, a->id, a->n, &a->items);
     a->n = 0;
     tree_answers_fini(a);
     return any;

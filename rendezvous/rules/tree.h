@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "core/bytes.h"
-#include "rendezvous/rules/rdzv_peers.h"
+#include "rendezvous/rules/request.h"
 
 #define TREE_WIDTH 32
 
@@ -24,13 +24,14 @@ int tree_depth(int rank, int host, int width);
 
 struct rdzv_answers;
 /* Makes one answer of several to a request. False: they cannot be merged, and stay as they are. */
-typedef bool merge_fn(void *arg, uint64_t id, const struct rdzv_answers *answers, struct buf *out);
+typedef bool merge_fn(void *arg, const struct rdzv_answers *answers, struct buf *out);
 
 /* The answers of a node and of those below it to a request, until they go up in one message: when
  * all have come, or some time after the first. Late answers go up later. All zero but for the
  * request and `wanted`: nothing has come. */
 struct tree_answers {
     struct node_id to; /* the request */
+    enum request_kind kind;
     uint64_t id;
     int wanted, have; /* own answer, and one message of each child */
     int n;            /* answers in `items` */

@@ -291,11 +291,12 @@ static void branch_on_timer(uv_timer_t *timer)
     branch_set_timer(b);
 }
 
-static struct branch_request *find_request(struct branch *b, const struct node_id *to, uint64_t id)
+static struct branch_request *find_request(struct branch *b, const struct node_id *to,
+                                           enum request_kind kind, uint64_t id)
 {
     for (struct list_node *n = b->requests.next; n != &b->requests; n = n->next) {
         struct branch_request *q = container_of(n, struct branch_request, node);
-        if (q->answers.id == id && node_id_equal(&q->answers.to, to))
+        if (q->answers.kind == kind && q->answers.id == id && node_id_equal(&q->answers.to, to))
             return q;
     }
     return NULL;
@@ -326,7 +327,7 @@ static void branch_added(struct branch *b, struct branch_request *q)
 
 static bool branch_collect(struct branch *b, const struct rdzv_answers *m)
 {
-    struct branch_request *q = find_request(b, &m->to, m->id);
+    struct branch_request *q = find_request(b, &m->to, m->kind, m->id);
     struct rdzv_answers rest = *m;
     struct rdzv_answer a;
     if (!q)
@@ -339,7 +340,7 @@ static bool branch_collect(struct branch *b, const struct rdzv_answers *m)
 
 bool branch_answer(struct branch *b, const struct rdzv_answer *a)
 {
-    struct branch_request *q = find_request(b, &a->to, a->id);
+    struct branch_request *q = find_request(b, &a->to, a->kind, a->id);
     if (!q)
         return false;
     branch_add_answer(b, q, a->data, a->len);
@@ -373,11 +374,10 @@ static bool branch_told(struct branch *b, struct rd body)
     told_add(&b->told, number, s);
     branch_send_down(b, s);
     shared_buf_unref(s);
-    bool answered = r.kind == REQUEST_STACKS || r.kind == REQUEST_TOP || r.kind == REQUEST_PACE;
-    if (answered && !find_request(b, &r.from, r.id)) {
+    if (request_is_collected(r.kind) && !find_request(b, &r.from, r.kind, r.id)) {
         struct branch_request *q = xcalloc(1, sizeof(*q));
-        q->answers =
-            (struct tree_answers){.to = r.from, .id = r.id, .wanted = 1 + registered_children(b)};
+        q->answers = (struct tree_answers){
+            .to = r.from, .kind = r.kind, .id = r.id, .wanted = 1 + registered_children(b)};
         q->due_ms = UINT64_MAX;
         q->end_ms = uv_now(b->hub->loop) + BRANCH_REQUESTS_MS;
         list_append(&b->requests, &q->node);

@@ -128,10 +128,10 @@ static void on_answer(void *arg, const struct rdzv_answer *a)
     top_on_answer(tops, a);
 }
 
-static bool on_merge(void *arg, uint64_t id, const struct rdzv_answers *answers, struct buf *out)
+static bool on_merge(void *arg, const struct rdzv_answers *answers, struct buf *out)
 {
     (void)arg;
-    return top_merge(id, answers, out);
+    return top_merge(answers, out);
 }
 
 /* Makes what the control socket sends. */
@@ -435,18 +435,18 @@ static void on_told(struct node *n, struct rd *body)
         die("malformed request");
     if (r.kind != REQUEST_TOP)
         return;
-    bool screen = r.id & TOP_MOST_MAX;
+    bool screen = r.top.most > 0;
     struct top_rows t = {0};
     if (!screen || !n->rows.len) {
         n->rows.len = 0;
         add_subtree(&t, n->of ? n->of : n);
-        top_rows_cut(&t, r.id & TOP_MOST_MAX);
-        top_rows_encode(&n->rows, &t);
+        top_rows_cut(&t, r.top.most);
+        top_answer_encode(&n->rows, r.top.most, &t);
         top_rows_fini(&t);
     }
     buf_u32(&item, (uint32_t)n->rows.len);
     buf_put(&item, n->rows.data, n->rows.len);
-    rdzv_put_answers(&b, &r.from, r.id, 1, &item);
+    rdzv_put_answers(&b, &r.from, r.kind, r.id, 1, &item);
     buf_fini(&item);
     if (!screen)
         n->rows.len = 0;

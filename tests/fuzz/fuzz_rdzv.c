@@ -93,8 +93,6 @@ static void decode_table(struct rd r)
 
 static void put_answers(struct buf *b, const struct rdzv_answers *m)
 {
-    struct tree_answers a = {.to = m->to, .id = m->id};
-    struct rdzv_answers rest = *m;
     struct rdzv_answer one;
     while (rdzv_next_answer(&rest, &one))
         tree_answers_add(&a, one.data, one.len);

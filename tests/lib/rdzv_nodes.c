@@ -105,8 +105,7 @@ static void on_request(void *arg, const struct rdzv_request *request)
 {
     struct node *n = arg;
     uint32_t own = 1u << (n - nodes);
-    const struct rdzv_answer answer = {
-        .to = request->from, .id = request->id, .data = (uint8_t *)&own, .len = sizeof(own)};
+    const struct rdzv_answer answer = request_answer(request, &own, sizeof(own));
     n->requests++;
     if (request->kind == REQUEST_TOP && !n->mute)
         rdzv_answer(n->r, &answer);

@@ -91,7 +91,7 @@ static bool on_request(void *arg, const struct rdzv_request *r)
     if (r->kind == REQUEST_SUSPECT) {
         t.suspicion = *r;
         t.suspicions++;
-    } else if (r->id & GATHER_HERE) {
+    } else if (r->kind == REQUEST_PRESENCE) {
         t.asked_here = r->id;
     } else {
         t.asked = r->id;
@@ -138,8 +138,9 @@ static void answer(void)
         add_sample(&all, i);
     buf_u32(&stacks, nodes);
     samples_encode(&stacks, &all);
-    const struct rdzv_answer first = {.id = t.asked_here, .data = here.data, .len = here.len},
-                             second = {.id = t.asked, .data = stacks.data, .len = stacks.len};
+    const struct rdzv_answer
+        first = {.kind = REQUEST_PRESENCE, .id = t.asked_here, .data = here.data, .len = here.len},
+        second = {.kind = REQUEST_STACKS, .id = t.asked, .data = stacks.data, .len = stacks.len};
     t.asked = 0;
     gatherer_on_answer(t.g, &first);
     gatherer_on_answer(t.g, &second);
@@ -637,7 +638,7 @@ START_TEST(a_node_tells_the_coordinator)
     steps(50, 300);
     hang_until_suspected(300);
     uint64_t silence = (g_now - t.hung_ns) / MS;
-    ck_assert_uint_eq(t.suspicion.id + silence, 900);
+    ck_assert_uint_eq(t.suspicion.suspect.left_ms + silence, 900);
     pass(100);
     hang_on_suspicion(t.h, &t.suspicion);
     pass(900); /* before the next one */
@@ -662,7 +663,7 @@ START_TEST(a_coordinator_that_does_not_react)
     ck_assert_int_eq(t.alone, 0);
     t.suspicions = 0;
     hang_until_suspected(300);
-    pass(t.suspicion.id - 5);
+    pass(t.suspicion.suspect.left_ms - 5);
     ck_assert_int_eq(t.alone, 0);
     pass(20);
     ck_assert_int_eq(t.alone, 1);
@@ -691,7 +692,7 @@ END_TEST
 /* Another node suspects a hang: this one judges, though none of its workers is silent for long. */
 START_TEST(the_coordinator_judges_for_others)
 {
-    const struct rdzv_request r = {.kind = REQUEST_SUSPECT, .id = 200};
+    const struct rdzv_request r = {.kind = REQUEST_SUSPECT, .suspect.left_ms = 200};
     steps(50, 1000); /* a patience of 3 s */
     hang(5, SLEEPS, 0);
     hang_on_suspicion(t.h, &r);

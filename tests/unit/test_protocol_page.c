@@ -360,13 +360,13 @@ static void elsewhere(struct buf *b)
 
 static void request(struct buf *b)
 {
-    const struct rdzv_request m = {REQUEST_SIGNAL, 10, "0,3", "t", 9, {{0}}};
+    const struct rdzv_request m = {.kind = REQUEST_STACKS, .id = 9};
     rdzv_put_request(b, &m);
 }
 
 static void answer(struct buf *b)
 {
-    const struct rdzv_answer m = {{{0}}, 9, (const uint8_t *)"", 0};
+    const struct rdzv_answer m = {{{0}}, REQUEST_TOP, 9, (const uint8_t *)"", 0};
     rdzv_put_answer(b, &m);
 }
 
@@ -409,7 +409,7 @@ static void child(struct buf *b)
 
 static void told(struct buf *b)
 {
-    const struct rdzv_request m = {REQUEST_SIGNAL, 10, "0,3", "t", 9, {{0}}};
+    const struct rdzv_request m = {.kind = REQUEST_STACKS, .id = 9};
     rdzv_put_told(b, round_no, 8, &m);
 }
 
@@ -421,7 +421,7 @@ static void direct(struct buf *b)
 
 static void answers(struct buf *b)
 {
-    struct tree_answers a = {.to = sixes, .id = 9};
+    struct tree_answers a = {.to = sixes, .kind = REQUEST_STACKS, .id = 9};
     tree_answers_add(&a, (const uint8_t *)"1", 1);
     tree_answers_add(&a, (const uint8_t *)"23", 2);
     ck_assert(tree_answers_take(&a, NULL, NULL, b));
@@ -533,17 +533,17 @@ static const struct {
     {RDZV_MSG_BEAT, "BEAT", beat, " node=id6"},
     {RDZV_MSG_ELSEWHERE, "ELSEWHERE", elsewhere, " run_id='job' address='addr' port=7"},
     {RDZV_MSG_WANT, "WANT", rdzv_put_want, NULL},
-    {RDZV_MSG_REQUEST, "REQUEST", request, " kind=2 signal=10 ranks='0,3' text='t' id=9 from=id0"},
-    {RDZV_MSG_ANSWER, "ANSWER", answer, " to=id0 id=9"},
+    {RDZV_MSG_REQUEST, "REQUEST", request, " kind='stacks' id=9 from=id0 rest=''"},
+    {RDZV_MSG_ANSWER, "ANSWER", answer, " to=id0 kind='top' id=9"},
     {RDZV_MSG_GATHER, "GATHER", gather, ROUND " number=3 node=1 value='text'"},
     {RDZV_MSG_GATHERED, "GATHERED", gathered,
      ROUND " number=3 nodes=2 value=(value length=1 byte=97) value=(value length=0)"},
     {RDZV_MSG_BRANCH, "BRANCH", branch, ROUND " peers=1 parent=id6 address='addr' port=7"},
     {RDZV_MSG_CHILD, "CHILD", child, " run_id='job' parent=id6" ROUND " told=8"},
-    {RDZV_MSG_TOLD, "TOLD", told,
-     ROUND " number=8 kind=2 signal=10 ranks='0,3' text='t' id=9 from=id0"},
+    {RDZV_MSG_TOLD, "TOLD", told, ROUND " number=8 kind='stacks' id=9 from=id0 rest=''"},
     {RDZV_MSG_DIRECT, "DIRECT", direct, ROUND " told=8 peers=0 table=1"},
-    {RDZV_MSG_ANSWERS, "ANSWERS", answers, " to=id6 id=9 answers=2 answer='1' answer='23'"},
+    {RDZV_MSG_ANSWERS, "ANSWERS", answers,
+     " to=id6 kind='stacks' id=9 answers=2 answer='1' answer='23'"},
     {RDZV_MSG_OUTPUT, "OUTPUT", output, " number=7 records='text'"},
     {RDZV_MSG_SHOWN, "SHOWN", shown, " number=7 here=1"},
     {RDZV_MSG_EVENTS, "EVENTS", events,
@@ -588,6 +588,46 @@ START_TEST(every_frame_has_a_table)
             i++;
         ck_assert_msg(i < ARRAY_LEN(frames), "frame %d has no table", type);
     }
+}
+END_TEST
+
+/* The table of kinds says what follows the fields of a REQUEST. */
+START_TEST(kinds_of_requests)
+{
+    page = read_file("man/dlaunch-protocol.7");
+    const char *row = strstr(page, ".\\\" kinds begin\n"), *to = strstr(page, ".\\\" kinds end\n");
+    struct rd r = {0};
+    struct buf b = BUF_INIT, out = BUF_INIT;
+    int nkinds = 0;
+    ck_assert(row && to);
+    for (row = strchr(row, '\n') + 1; row < to; row = strchr(row, '\n') + 1) {
+        char name[16] = "", type[16] = "";
+        size_t n = strcspn(row, "\t\n");
+        if (row[0] == '.' || row[n] == '\n')
+            continue;
+        snprintf(name, sizeof(name), "%.*s", (int)n, row);
+        snprintf(type, sizeof(type), "%.*s", (int)strcspn(row + n + 1, "\t\n"), row + n + 1);
+        if (*name) {
+            struct rdzv_request m = {.kind = REQUEST_RESTART};
+            ck_assert_msg(rd_done(&r), "the kind before %s says more", name);
+            while (m.kind < REQUEST_KINDS && strcmp(request_name(m.kind), name) != 0)
+                m.kind++;
+            ck_assert_msg(m.kind < REQUEST_KINDS, "there is no kind %s", name);
+            b.len = 0;
+            request_encode(&b, &m);
+            r = rd_init(b.data, b.len);
+            rd_take(&r, 4 + strlen(name) + 8 + sizeof(m.from.b));
+            nkinds++;
+        }
+        if (*type)
+            read_field(type, "it", &r, &out);
+        ck_assert_msg(!r.bad, "%s does not say so much", name);
+    }
+    ck_assert(rd_done(&r));
+    ck_assert_int_eq(nkinds, REQUEST_KINDS);
+    buf_fini(&b);
+    buf_fini(&out);
+    free(page);
 }
 END_TEST
 
@@ -728,6 +768,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "frames", 10);
     tcase_add_loop_test(tc, fields, 0, ARRAY_LEN(frames));
     tcase_add_test(tc, every_frame_has_a_table);
+    tcase_add_test(tc, kinds_of_requests);
     tcase_add_test(tc, limits);
     tcase_add_test(tc, data_connections);
     return s;

@@ -394,7 +394,8 @@ START_TEST(messages_of_the_tree)
     const struct rdzv_branch branch = {gen, true, {{1, 2}}, "10.0.0.1", 29500};
     const struct rdzv_child child = {"job", {{3, 4}}, gen, 7};
     const struct rdzv_direct direct = {gen, 8, true, false};
-    const struct rdzv_request request = {REQUEST_TOP, 0, "0-3", "top", 9, {{5}}};
+    const struct rdzv_request request = {
+        .kind = REQUEST_SIGNAL, .id = 9, .from = {{5}}, .signal = {10, "0-3", "text"}};
     struct buf again = BUF_INIT;
     for (int type = RDZV_MSG_BRANCH; type <= RDZV_MSG_DIRECT; type++) {
         B.len = 0;
@@ -441,6 +442,63 @@ START_TEST(messages_of_the_tree)
 }
 END_TEST
 
+static const struct rdzv_request requests[] = {
+    {.kind = REQUEST_RESTART, .restart.text = "again"},
+    {.kind = REQUEST_KILL, .kill.text = "now"},
+    {.kind = REQUEST_SIGNAL, .signal = {10, "0,8-15", "USR1"}},
+    {.kind = REQUEST_PRESENCE},
+    {.kind = REQUEST_STACKS},
+    {.kind = REQUEST_TOP, .top.most = 40},
+    {.kind = REQUEST_OPERATIONS},
+    {.kind = REQUEST_SUSPECT, .suspect = {1500, true}},
+    {.kind = REQUEST_HANG, .hang = {true, false, "3", "rank 3"}},
+    {.kind = REQUEST_PACE, .pace.others = 999999},
+    {.kind = REQUEST_SLOW, .slow = {"", "no rank"}},
+    {.kind = REQUEST_DOCTOR, .doctor = {"{}", "1-2"}},
+    {.kind = REQUEST_MODEX, .modex.rank = 77},
+};
+
+/* Each kind is understood whole, and neither cut off nor with more behind it. */
+START_TEST(requests_of_each_kind)
+{
+    struct rdzv_request in = requests[_i], out;
+    struct buf b = BUF_INIT, again = BUF_INIT;
+    in.id = 9;
+    in.from.b[3] = 7;
+    ck_assert_int_eq(in.kind, _i);
+    request_encode(&b, &in);
+    buf_u8(&b, 0);
+    for (size_t n = 0; n <= b.len; n++) {
+        struct rd r = rd_init(b.data, n);
+        ck_assert_msg(request_decode(&r, &out) == (n == b.len - 1), "%zu of %zu bytes", n, b.len);
+    }
+    struct rd r = rd_init(b.data, b.len - 1);
+    ck_assert(request_decode(&r, &out));
+    request_encode(&again, &out);
+    ck_assert_uint_eq(again.len, b.len - 1);
+    ck_assert_mem_eq(again.data, b.data, again.len);
+    buf_fini(&b);
+    buf_fini(&again);
+}
+END_TEST
+
+/* What another build asks for is refused, and by its name. */
+START_TEST(a_request_of_an_unknown_kind)
+{
+    struct rdzv_request m;
+    struct node_id from = {{0}};
+    B.len = 0;
+    buf_str(&B, "migrate");
+    buf_u64(&B, 1);
+    buf_put(&B, from.b, sizeof(from.b));
+    buf_str(&B, "whatever it says");
+    struct rd r = rd_init(B.data, B.len);
+    ck_assert(!request_decode(&r, &m));
+    ck_assert_int_eq(m.kind, REQUEST_KINDS);
+    ck_assert_str_eq(m.unknown.name, "migrate");
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("rdzv_msg");
@@ -457,6 +515,8 @@ static Suite *suite(void)
     tcase_add_test(tc, small_messages);
     tcase_add_test(tc, elsewhere);
     tcase_add_test(tc, messages_of_the_tree);
+    tcase_add_loop_test(tc, requests_of_each_kind, 0, REQUEST_KINDS);
+    tcase_add_test(tc, a_request_of_an_unknown_kind);
     return s;
 }
 

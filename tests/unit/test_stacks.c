@@ -155,9 +155,10 @@ START_TEST(a_large_job)
         struct buf items = BUF_INIT, merged = BUF_INIT;
         for (int i = 0; i < WIDTH; i++)
             add_answer(&items, node + i, PROC, DEPTH);
-        const struct rdzv_answers answers = {.n = WIDTH, .items = rd_init(items.data, items.len)};
+        const struct rdzv_answers answers = {
+            .kind = REQUEST_STACKS, .n = WIDTH, .items = rd_init(items.data, items.len)};
         uint64_t at = mono_ns();
-        ck_assert(gather_merge(1, &answers, &merged));
+        ck_assert(gather_merge(&answers, &merged));
         inner = ms_since(at) > inner ? ms_since(at) : inner;
         before += items.len;
         after += merged.len;
@@ -196,8 +197,9 @@ START_TEST(who_is_here)
         buf_u32(&items, 4);
         buf_u32(&items, node);
     }
-    const struct rdzv_answers answers = {.n = 3, .items = rd_init(items.data, items.len)};
-    ck_assert(gather_merge(GATHER_HERE | 1, &answers, &merged));
+    const struct rdzv_answers answers = {
+        .kind = REQUEST_PRESENCE, .n = 3, .items = rd_init(items.data, items.len)};
+    ck_assert(gather_merge(&answers, &merged));
     struct rd r = rd_init(merged.data, merged.len);
     for (uint32_t node = 3; node < 6; node++)
         ck_assert_uint_eq(rd_u32(&r), node);

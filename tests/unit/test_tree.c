@@ -101,12 +101,12 @@ START_TEST(answers_travel_together)
 END_TEST
 
 /* Adds up answers of four bytes; others cannot be merged. */
-static bool add_up(void *arg, uint64_t id, const struct rdzv_answers *answers, struct buf *out)
+static bool add_up(void *arg, const struct rdzv_answers *answers, struct buf *out)
 {
     struct rdzv_answers rest = *answers;
     uint32_t sum = 0, value;
     struct rdzv_answer one;
-    (void)arg, (void)id;
+    (void)arg;
     while (rdzv_next_answer(&rest, &one)) {
         if (one.len != sizeof(value))
             return false;
@@ -334,7 +334,7 @@ END_TEST
  * goes on. */
 START_TEST(a_parent_goes)
 {
-    struct rdzv_request r = {.kind = REQUEST_SIGNAL, .signal = SIGUSR1};
+    struct rdzv_request r = {.kind = REQUEST_SIGNAL, .signal.signo = SIGUSR1};
     configure(N, 2);
     pid_t child;
     for (int i = 0; i < N; i++) {
@@ -380,7 +380,7 @@ START_TEST(a_parent_is_frozen)
     wait_runs(0, 0, 1);
     for (int i = 2; i < N; i++)
         ck_assert_int_eq(nodes[i].prepares, 1);
-    const struct rdzv_request r = {.kind = REQUEST_SIGNAL, .signal = SIGUSR1};
+    const struct rdzv_request r = {.kind = REQUEST_SIGNAL, .signal.signo = SIGUSR1};
     for (int count = 1; count <= 3; count++) {
         ck_assert(rdzv_request(nodes[7].r, &r));
         wait_requests(2, N - 1, count);

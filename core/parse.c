@@ -184,6 +184,14 @@ bool parse_has(const char *ranges, long n)
     return false;
 }
 
+bool parse_is_variable(const char *s, size_t len)
+{
+    bool ok = len > 0 && !isdigit((unsigned char)*s);
+    for (size_t i = 0; ok && i < len; i++)
+        ok = isalnum((unsigned char)s[i]) || s[i] == '_' || s[i] == '.';
+    return ok;
+}
+
 int parse_signal(const char *name, size_t len)
 {
     if (len > 3 && strncmp(name, "SIG", 3) == 0) {

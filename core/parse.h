@@ -29,6 +29,10 @@ int parse_ranges(const char *s, struct err *e);
 /* Whether such ranges have the number; what is not well formed ends them. */
 bool parse_has(const char *ranges, long n);
 
+/* Whether the text (len bytes) names a variable of the environment that every shell can read:
+ * letters, digits and _ (and dots, which programs can), not beginning with a digit. */
+bool parse_is_variable(const char *s, size_t len);
+
 /* The number of the signal "SIGTERM" or "TERM" (len bytes), or 0. */
 int parse_signal(const char *name, size_t len);
 

@@ -166,8 +166,14 @@ static const struct {
     {"nnodes: 2\n", "job.ini:1: 'nnodes: 2' is not key = value\n"},
     {"[env]\nA:B = c\n", "job.ini:2: 'A:B = c' is not key = value\n"},
     {"= 2\n", "job.ini:1: the key before '=' is missing\n"},
-    {"[env]\nA B = 2\n", "job.ini:2: 'A B' is not a valid variable name\n"},
-    {"[env]\nA-B = 2\n", "job.ini:2: 'A-B' is not a valid variable name\n"},
+    {"[env]\nA B = 2\n",
+     "job.ini:2: 'A B' is not a valid variable name (letters, digits and _, not beginning with a "
+     "digit)\n"},
+    {"[env]\nA-B = 2\n",
+     "job.ini:2: 'A-B' is not a valid variable name (letters, digits and _, not "
+     "beginning with a digit)\n"},
+    {"[env]\n1A = 2\n", "job.ini:2: '1A' is not a valid variable name (letters, digits and _, not "
+                        "beginning with a digit)\n"},
     {"[log]\nnnodes = 2\n", "job.ini:2: nnodes belongs in [job]\n"},
     {"[log]\nmax_restarts = 2\n", "job.ini:2: max_restarts belongs in [restart] (or in [job])\n"},
     {"[log]\ncommand = x\n", "job.ini:2: command belongs in [job]\n"},

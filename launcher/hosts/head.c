@@ -38,7 +38,8 @@
 #define CONNECTING_MAX 64
 #define DAEMON_MS      500 /* for a daemon to show that it knows the token, before ssh is tried */
 #define EVENTS         64
-#define UNREAD_S       5 /* patience with a reader of the output, behind a stopped job */
+#define READER_MS      1000 /* for the reader of a FIFO: of --events, of --report */
+#define UNREAD_S       5    /* patience with a reader of the output, behind a stopped job */
 
 extern char **environ;
 
@@ -52,6 +53,7 @@ enum { SIGNALS = 8, INPUT, DIAL };
 struct head {
     struct options *o;
     const struct head_tokens *tokens;
+    const char *cwd; /* asked for before signals are read: its file system may not answer */
     struct reach reach;
     struct dial dial;   /* open: daemons are tried, */
     struct tls_key key; /* which know this key */
@@ -373,13 +375,12 @@ static void plan_all(struct head *h)
         first = head_rules_rank(h->rules, i) == 0 ? &h->peers[i] : NULL;
     if (j.nodes + j.spares > 1)
         j.endpoint = choose_endpoint(h, first);
-    const char *cwd = working_directory(h->o);
     for (size_t i = 0; i < h->npeers; i++) {
         struct peer *p = &h->peers[i];
         p->rank = head_rules_rank(h->rules, i);
         if (p->rank < 0 || p->state != PEER_READY)
             continue;
-        send_plan(h, p, &j, cwd);
+        send_plan(h, p, &j, h->cwd);
         input_add(&h->input, p, p->rank);
         n++;
     }
@@ -465,7 +466,7 @@ static void head_keep(char **to, size_t *len, const struct frame *f)
 
 static void write_events(struct head *h, const struct frame *f)
 {
-    int rc = h->events >= 0 ? fd_write_all(h->events, f->body, f->len) : 0;
+    int rc = h->events >= 0 ? fd_write_patiently(h->events, f->body, f->len, READER_MS, NULL) : 0;
     if (rc == 0)
         return;
     log_warn("--events: %s: %s; no further events are written", opt_text(h->o, OPT_events),
@@ -667,6 +668,20 @@ static int open_signals(struct head *h, struct err *e)
 }
 
 /* ----------------------------------------------------------------------------------------- loop */
+
+/* The job is over: a first signal that asks to stop ends this process, which may still wait for a
+ * reader. */
+static void let_signals_end(struct head *h)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < ARRAY_LEN(passed_on); i++) {
+        if (passed_on[i] != SIGUSR1 && passed_on[i] != SIGUSR2)
+            sigaddset(&set, passed_on[i]);
+    }
+    close_fd(&h->signals);
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
 
 static int earlier(int ms, uint64_t when_ns, uint64_t now)
 {
@@ -891,7 +906,7 @@ static void write_json(struct head *h, const struct peer *teller)
     }
     int rc = ftruncate(fd, 0) < 0 && errno != EINVAL ? -errno : 0;
     if (rc == 0)
-        rc = fd_write_all(fd, teller->json, teller->json_len);
+        rc = fd_write_patiently(fd, teller->json, teller->json_len, READER_MS, NULL);
     if (rc < 0)
         log_error("--report: %s: %s", path, strerror(-rc));
 }
@@ -902,6 +917,7 @@ int head_run(struct options *o, const struct host_list *hosts, const struct head
         .o = o, .tokens = tokens, .dial = DIAL_INIT, .epfd = -1, .signals = -1, .events = -1};
     struct err e = ERR_INIT;
     h.timeout_s = opt_seconds(o, OPT_start_timeout);
+    h.cwd = working_directory(o);
     int rc = open_head(&h, hosts, &e);
     if (rc) {
         log_error("%s", e.msg);
@@ -920,6 +936,8 @@ int head_run(struct options *o, const struct host_list *hosts, const struct head
         head_output_report(h.output, t->report, t->report_len);
     if (t)
         write_json(&h, t);
+    if (!head_rules_was_stopped(h.rules))
+        let_signals_end(&h);
     uint64_t soon = mono_ns() + UNREAD_S * 1000000000ull;
     head_output_finish(h.output, head_rules_was_stopped(h.rules) ? UNREAD_S : -1,
                        h.limit_ns && h.limit_ns < soon ? soon : h.limit_ns);

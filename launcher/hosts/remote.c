@@ -26,6 +26,7 @@
 #define PARTIAL_MS 50     /* how long an unfinished line waits for its end */
 #define DRAIN_MS   250    /* for output whose pipe somebody else holds, at the end */
 #define CLOSE_S    2      /* for the head to close its end of the socket */
+#define LAST_S     5      /* for the head to take the end, after a signal */
 #define QUEUE_MAX  262144 /* bytes for the head before the workers have to wait */
 
 extern char **environ;
@@ -51,11 +52,11 @@ struct remote {
     bool head_gone, input_ended, began;
     struct frame_exit result; /* of the launcher */
     int listen_fd, state_fd, input_fd, report_fd, json_fd, signals;
-    struct stream streams[4]; /* output, error, dlaunch's own lines, events */
-    pid_t launcher;           /* -1: it has ended */
-    sigset_t mask;            /* for the launcher */
-    uint64_t kill_ns, drain_ns;
-    char folder[512]; /* of the copied program; "" none */
+    struct stream streams[4];            /* output, error, dlaunch's own lines, events */
+    pid_t launcher;                      /* -1: it has ended */
+    sigset_t mask;                       /* for the launcher */
+    uint64_t kill_ns, drain_ns, stop_ns; /* stop_ns: of the first signal that asks for the end */
+    char folder[512];                    /* of the copied program; "" none */
 };
 enum { OUT, ERR, LOG, EVENTS };
 
@@ -331,12 +332,24 @@ static void write_head(struct remote *r)
         head_is_gone(r);
 }
 
-/* Writes all of it. */
+static void read_signals(struct remote *r);
+
+/* Writes all of it. A head that takes nothing is waited for, until a signal asks for the end: then
+ * for LAST_S more. */
 static void flush_head(struct remote *r)
 {
-    fd_set_nonblock(STDOUT_FILENO, false);
-    while (has_to_write(r))
-        write_head(r);
+    while (has_to_write(r)) {
+        uint64_t now = mono_ns();
+        struct pollfd f[] = {{STDOUT_FILENO, POLLOUT, 0}, {r->signals, POLLIN, 0}};
+        if (r->stop_ns && now >= r->stop_ns + LAST_S * 1000000000ull)
+            head_is_gone(r);
+        else if (poll(f, 2, r->stop_ns ? 100 : -1) <= 0)
+            continue;
+        if (f[1].revents)
+            read_signals(r);
+        if (f[0].revents)
+            write_head(r);
+    }
 }
 
 /* Why there is no job: to ssh, which shows it at the head, or to the head itself. */
@@ -425,9 +438,13 @@ static void read_signals(struct remote *r)
     struct signalfd_siginfo si;
     while (read(r->signals, &si, sizeof(si)) == sizeof(si)) {
         int signo = (int)si.ssi_signo;
-        if (signo == SIGCHLD)
+        if (signo == SIGCHLD) {
             forwards_reap(&r->forwards, &r->out);
-        else if (r->launcher > 0)
+            continue;
+        }
+        if (signo != SIGUSR1 && signo != SIGUSR2 && !r->stop_ns)
+            r->stop_ns = mono_ns();
+        if (r->launcher > 0)
             kill(r->launcher, signo);
         else if (!r->planned)
             head_is_gone(r);
@@ -656,8 +673,13 @@ static void send_file(struct remote *r, enum frame_type type, int fd)
 static int wait_for_launcher(struct remote *r)
 {
     int status = 0;
-    while (waitpid(r->launcher, &status, 0) < 0 && errno == EINTR)
-        ;
+    struct pollfd f = {r->signals, POLLIN, 0};
+    while (waitpid(r->launcher, &status, WNOHANG) == 0) { /* its last words were read already */
+        if (poll(&f, 1, 100) > 0)
+            read_signals(r);
+        if (r->stop_ns && mono_ns() >= r->stop_ns + LAST_S * 1000000000ull)
+            kill(r->launcher, SIGKILL);
+    }
     r->launcher = -1;
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }

@@ -2,6 +2,8 @@
  */
 #include "tests/integration/job.h"
 
+#include <fcntl.h>
+
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -453,10 +455,34 @@ START_TEST(dlaunchd)
 }
 END_TEST
 
+static bool is_there(void *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+/* The job is over, and nobody reads its last output: a signal ends the head all the same. */
+START_TEST(a_head_that_waits_for_a_reader_is_stopped)
+{
+    struct proc p;
+    int ends[2];
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    dlaunch_start_into(&p, ends[1],
+                       "-H localhost --report %T/report sh -c 'head -c 70000 /dev/zero | tr "
+                       "\\\\0 x'");
+    wait_until(is_there, (void *)tmppath("report"), 30, "there is no report");
+    kill(p.pid, SIGTERM);
+    ck_assert_int_eq(proc_wait(&p, 10), 128 + SIGTERM);
+    close(ends[0]);
+    close(ends[1]);
+    proc_fini(&p);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("serve");
     TCase *tc = test_case(s, "jobs", 90);
+    tcase_add_test(tc, a_head_that_waits_for_a_reader_is_stopped);
     tcase_add_test(tc, a_job_runs);
     tcase_add_test(tc, one_console_for_all_hosts);
     tcase_add_test(tc, own_lines_come_behind_folded_ones);

@@ -64,6 +64,8 @@ def collect(build, version):
             if name.endswith((".py", ".cc", ".typed")):
                 path = os.path.join(folder, name)
                 files[os.path.relpath(path, python)] = (read(path), False)
+    for library in LIBRARIES:  # `pip install --target` leaves out what belongs into lib
+        files[f"{library[3:]}/{library}.so.0"] = (read(build, f"{library}.so.0"), True)
     return files
 
 

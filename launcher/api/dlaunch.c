@@ -30,7 +30,8 @@ extern char **environ;
 
 struct dlaunch_job {
     int fd;
-    pid_t pid; /* -1: it has been waited for */
+    pid_t pid;   /* -1: it has been waited for */
+    pid_t owner; /* the process that has started it: a forked child has a copy only */
     struct buf in;
     size_t used;    /* of `in`: the frame of the last event */
     bool hello;     /* dlaunch has said who it is */
@@ -82,10 +83,23 @@ static void free_words(struct words *w)
     free(w->list);
 }
 
+/* The options of a program that was built with this header, or with an older one, whose struct is
+ * shorter and has no version; newer ones are refused, because what they ask for is not known. */
+static int take_opts(const dlaunch_opts *given, dlaunch_opts *o, char *why, size_t cap)
+{
+    *o = (dlaunch_opts)DLAUNCH_OPTS_INIT;
+    if (!given || given->size < offsetof(dlaunch_opts, version))
+        return refuse(why, cap, -EINVAL, "opts is not set up by DLAUNCH_OPTS_INIT");
+    if (given->size > sizeof(*o) ||
+        (given->size == sizeof(*o) && given->version != DLAUNCH_OPTS_VERSION))
+        return refuse(why, cap, -EINVAL,
+                      "opts is that of a newer dlaunch.h than the library's, " DLAUNCH_VERSION);
+    memcpy(o, given, given->size < sizeof(*o) ? offsetof(dlaunch_opts, version) : sizeof(*o));
+    return 0;
+}
+
 static int check_opts(const dlaunch_opts *o, char *why, size_t cap)
 {
-    if (!o || o->size != sizeof(*o))
-        return refuse(why, cap, -EINVAL, "opts is not set up by DLAUNCH_OPTS_INIT");
     if (!o->argv || !o->argv[0] || !o->argv[0][0])
         return refuse(why, cap, -EINVAL, "argv names no program");
     if (o->nproc_per_node < 0)
@@ -95,8 +109,10 @@ static int check_opts(const dlaunch_opts *o, char *why, size_t cap)
         return refuse(why, cap, -EINVAL, "max_restarts is %d; it must be -1 or more",
                       o->max_restarts);
     for (const char *const *v = o->env; v && *v; v++) {
-        if (!strchr(*v, '=') || **v == '=')
-            return refuse(why, cap, -EINVAL, "env: '%.60s' is not NAME=value", *v);
+        if (!strchr(*v, '=') || **v == '=' || (**v >= '0' && **v <= '9'))
+            return refuse(why, cap, -EINVAL,
+                          "env: '%.60s' is not NAME=value (a name does not begin with a digit)",
+                          *v);
     }
     for (const char *const *v = o->options; v && *v; v++) {
         if ((*v)[0] != '-' || !(*v)[1])
@@ -196,11 +212,20 @@ static int write_frames(struct dlaunch_job *j, const struct buf *b)
     return 0;
 }
 
-int dlaunch_job_start(const dlaunch_opts *o, dlaunch_job **job, char *why, size_t cap)
+int dlaunch_version(void)
 {
-    int ends[2], rc = check_opts(o, why, cap);
+    int major = 0, minor = 0, patch = 0;
+    sscanf(DLAUNCH_VERSION, "%d.%d.%d", &major, &minor, &patch);
+    return DLAUNCH_VERSION_NUMBER(major, minor, patch);
+}
+
+int dlaunch_job_start(const dlaunch_opts *given, dlaunch_job **job, char *why, size_t cap)
+{
+    dlaunch_opts taken, *o = &taken;
+    int ends[2], rc = take_opts(given, o, why, cap);
     struct buf plan = BUF_INIT;
     *job = NULL;
+    rc = rc < 0 ? rc : check_opts(o, why, cap);
     if (rc < 0)
         return rc;
     const char *program = o->dlaunch ? o->dlaunch : getenv("DLAUNCH");
@@ -209,6 +234,7 @@ int dlaunch_job_start(const dlaunch_opts *o, dlaunch_job **job, char *why, size_
         return refuse(why, cap, -errno, "socketpair: %s", strerror(errno));
     struct dlaunch_job *j = xcalloc(1, sizeof(*j));
     j->fd = ends[0];
+    j->owner = getpid();
     fd_set_nonblock(j->fd, true);
     rc = start_dlaunch(j, program, ends[1]);
     close(ends[1]);
@@ -422,6 +448,8 @@ static int take_frame(struct dlaunch_job *j, struct frame *f)
 
 const dlaunch_event *dlaunch_job_next(dlaunch_job *j)
 {
+    if (j->owner != getpid()) /* what it reads, the owner would miss */
+        return NULL;
     const dlaunch_event *e = j->ended ? NULL : next_line(j);
     while (!e && !j->ended) {
         struct frame f;
@@ -450,6 +478,8 @@ const dlaunch_event *dlaunch_job_wait(dlaunch_job *j, int timeout_ms)
         uint64_t now = mono_ns();
         if (e || j->ended || (timeout_ms >= 0 && now >= until))
             return e;
+        if (j->owner != getpid())
+            return NULL;
         poll(&f, 1, timeout_ms < 0 ? -1 : (int)((until - now + 999999) / 1000000));
     }
 }
@@ -465,6 +495,8 @@ int dlaunch_job_signal(dlaunch_job *j, int signo)
     uint8_t byte = (uint8_t)signo;
     if (signo <= 0 || signo >= SIGRTMIN || signo == SIGKILL || signo == SIGSTOP)
         return -EINVAL;
+    if (j->owner != getpid())
+        return -EPERM;
     if (j->ended)
         return -ESRCH;
     frame_put(&b, FRAME_SIGNAL, &byte, 1);
@@ -478,7 +510,7 @@ void dlaunch_job_free(dlaunch_job *j)
     if (!j)
         return;
     close_fd(&j->fd);
-    if (j->pid > 0)
+    if (j->pid > 0 && j->owner == getpid())
         reap(j);
     buf_fini(&j->in);
     buf_fini(&j->log);

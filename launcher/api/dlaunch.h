@@ -32,6 +32,11 @@ extern "C" {
 #define DLAUNCH_API __attribute__((visibility("default")))
 #endif
 
+/* The version of the library as a number that grows: 1.2.3 is DLAUNCH_VERSION_NUMBER(1, 2, 3). Any
+ * thread, at any time. */
+#define DLAUNCH_VERSION_NUMBER(major, minor, patch) ((major)*1000000 + (minor)*1000 + (patch))
+DLAUNCH_API int dlaunch_version(void);
+
 typedef struct dlaunch_job dlaunch_job;
 
 /* What a job is. The caller owns everything in it; dlaunch_job_start() copies. */
@@ -49,11 +54,16 @@ typedef struct dlaunch_opts {
     const char *const *options; /* further options of dlaunch(1), each in one word with its value,
                                    "--log_dir=logs", then NULL; NULL: none */
     const char *dlaunch;        /* the program dlaunch; NULL: $DLAUNCH, or dlaunch on PATH */
+    unsigned version;           /* DLAUNCH_OPTS_VERSION, as DLAUNCH_OPTS_INIT sets it; behind it the
+                                   fields of later versions will be */
 } dlaunch_opts;
 
-#define DLAUNCH_OPTS_INIT                                                     \
-    {                                                                         \
-        sizeof(dlaunch_opts), NULL, NULL, NULL, NULL, NULL, 0, -1, NULL, NULL \
+#define DLAUNCH_OPTS_VERSION 2 /* 1 had no version */
+
+#define DLAUNCH_OPTS_INIT                                                      \
+    {                                                                          \
+        sizeof(dlaunch_opts), NULL, NULL, NULL, NULL, NULL, 0, -1, NULL, NULL, \
+            DLAUNCH_OPTS_VERSION                                               \
     }
 
 enum dlaunch_event_type {
@@ -99,10 +109,12 @@ DLAUNCH_API const dlaunch_event *dlaunch_job_next(dlaunch_job *job);
 DLAUNCH_API const dlaunch_event *dlaunch_job_wait(dlaunch_job *job, int timeout_ms);
 
 /* Sends a signal to dlaunch, which passes it on to the workers: SIGTERM and SIGINT stop the job,
- * a second one at once. Returns 0, -EINVAL: not a signal for that, -ESRCH: the job has ended. */
+ * a second one at once. Returns 0, -EINVAL: not a signal for that, -ESRCH: the job has ended,
+ * -EPERM: this is a forked child of the process that has started the job. */
 DLAUNCH_API int dlaunch_job_signal(dlaunch_job *job, int signo);
 
-/* Ends the job if it has not ended, and waits until its processes are gone. NULL is allowed. */
+/* Ends the job if it has not ended, and waits until its processes are gone. In a forked child of
+ * the process that has started the job: only frees the copy. NULL is allowed. */
 DLAUNCH_API void dlaunch_job_free(dlaunch_job *job);
 
 #ifdef __cplusplus

@@ -1,7 +1,9 @@
 /* dlaunch.h: jobs that a program starts, watches and stops. */
 #include "tests/integration/job.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <stddef.h>
 #include <sys/wait.h>
 
 #include "launcher/api/dlaunch.h"
@@ -197,6 +199,12 @@ START_TEST(what_the_library_refuses)
     dlaunch_opts good = of(WORDS("true"), 1), o = good;
     o.size = 1;
     refused(&o, -EINVAL, "DLAUNCH_OPTS_INIT");
+    o = good, o.size = sizeof(o) + 8;
+    refused(&o, -EINVAL, "opts is that of a newer dlaunch.h");
+    o = good, o.version++;
+    refused(&o, -EINVAL, "opts is that of a newer dlaunch.h");
+    o = good, o.env = WORDS("1A=1");
+    refused(&o, -EINVAL, "a name does not begin with a digit");
     o = good, o.argv = NULL;
     refused(&o, -EINVAL, "argv names no program");
     o = good, o.argv = WORDS("");
@@ -396,6 +404,84 @@ START_TEST(hosts)
 }
 END_TEST
 
+/* A program that was built before the options had a version. */
+START_TEST(older_options)
+{
+    dlaunch_opts o = of(WORDS("sh", "-c", "echo hi"), 1);
+    o.size = offsetof(dlaunch_opts, version);
+    o.version = 77;
+    struct heard h = run(&o);
+    ck_assert_int_eq(h.status, 0);
+    heard_fini(&h);
+    ck_assert_int_ge(dlaunch_version(), DLAUNCH_VERSION_NUMBER(0, 1, 0));
+    ck_assert_int_lt(DLAUNCH_VERSION_NUMBER(1, 9, 30), DLAUNCH_VERSION_NUMBER(1, 10, 2));
+}
+END_TEST
+
+/* A forked child has a copy of the job, which it can only free: the job goes on. */
+START_TEST(a_forked_child_ends)
+{
+    int status;
+    dlaunch_opts o = of(WORDS("sh", "-c", "echo up; read x < go; exit 7"), 1);
+    o.cwd = tmpdir();
+    ck_assert_int_eq(mkfifo(tmppath("go"), 0600), 0);
+    dlaunch_job *j = started(&o);
+    pid_t child = fork();
+    if (child == 0) {
+        int wrong = dlaunch_job_next(j) || dlaunch_job_signal(j, SIGTERM) != -EPERM;
+        dlaunch_job_free(j);
+        _exit(wrong);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+    int go = open(tmppath("go"), O_WRONLY);
+    ck_assert_int_eq(write(go, "\n", 1), 1);
+    struct heard h = heard_to_the_end(j);
+    ck_assert_int_eq(h.status, 7);
+    close(go);
+    heard_fini(&h);
+    dlaunch_job_free(j);
+}
+END_TEST
+
+/* The same from Python, whose children end by the interpreter; and run(), whatever standard output
+ * takes. Lines come as bytes, of which a frame may end within a character. */
+static const char g_python[] =
+    "import dlaunch, io, os, sys\n"
+    "j = dlaunch.Job(['sh', '-c', 'read x < go; exit 7'])\n"
+    "if os.fork() == 0:\n"
+    "    sys.exit(0)\n"
+    "assert os.wait()[1] == 0\n"
+    "open('go', 'w').write('\\n')\n"
+    "assert [e.data.exit_status for e in j if e.type == 'end'] == [7]\n"
+    "long = [sys.executable, '-c', 'import sys; sys.stdout.buffer.write(\"a\\u20ac\".encode() * "
+    "99999)']\n"
+    "text = io.TextIOWrapper(io.BytesIO(), encoding='ascii')\n"
+    "plain, old = io.StringIO(), sys.stdout\n"
+    "for sys.stdout in (text, plain):\n"
+    "    dlaunch.run(long)\n"
+    "sys.stdout = old\n"
+    "assert text.buffer.getvalue().decode() == plain.getvalue() == 'a\\u20ac' * 99999\n"
+    "print('all is well')\n";
+
+START_TEST(python)
+{
+    struct proc p;
+    char *env[] = {test_text("DLAUNCH=%s", build_path("dlaunch")),
+                   test_text("PYTHONPATH=%s/collectives/python", getcwd(NULL, 0)), NULL};
+    if (access("build/libdlaunch.so.0", F_OK) < 0) {
+        test_skip("the package dlaunch takes libdlaunch of build/, which is not there");
+        return;
+    }
+    write_file(tmppath("t.py"), g_python);
+    proc_start(&p, ARGV("sh", "-c", "cd $0 && mkfifo go && exec python3 t.py", (char *)tmpdir()),
+               env, 0);
+    ck_assert_msg(proc_wait(&p, 60) == 0, "%s", p.err);
+    expect_text(p.out, "all is well");
+    proc_fini(&p);
+}
+END_TEST
+
 /* Whoever runs dlaunch is killed: the job is over, and its workers are gone. */
 START_TEST(dlaunch_is_killed)
 {
@@ -429,6 +515,9 @@ static Suite *suite(void)
     tcase_add_test(tc, large_ones);
     tcase_add_test(tc, hosts);
     tcase_add_test(tc, dlaunch_is_killed);
+    tcase_add_test(tc, older_options);
+    tcase_add_test(tc, a_forked_child_ends);
+    tcase_add_test(tc, python);
     return s;
 }
 

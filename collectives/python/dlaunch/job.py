@@ -1,4 +1,5 @@
 """Jobs that a program starts, watches and stops: dlaunch.h through ctypes."""
+import codecs
 import ctypes
 import json
 import os
@@ -22,7 +23,11 @@ class _Options(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("argv", ctypes.POINTER(ctypes.c_char_p)),
                 ("env", ctypes.POINTER(ctypes.c_char_p)), ("cwd", ctypes.c_char_p), ("hosts", ctypes.c_char_p),
                 ("nnodes", ctypes.c_char_p), ("nproc_per_node", ctypes.c_int), ("max_restarts", ctypes.c_int),
-                ("options", ctypes.POINTER(ctypes.c_char_p)), ("dlaunch", ctypes.c_char_p)]
+                ("options", ctypes.POINTER(ctypes.c_char_p)), ("dlaunch", ctypes.c_char_p),
+                ("version", ctypes.c_uint)]
+
+
+_OPTIONS_VERSION = 2
 
 
 class _Event(ctypes.Structure):
@@ -112,7 +117,9 @@ class Job:
                         env=_words([f"{k}={v}" for k, v in (env or {}).items()]),
                         cwd=_text(None if cwd is None else os.fspath(cwd)), hosts=_text(hosts), nnodes=_text(nnodes),
                         nproc_per_node=nproc_per_node or 0, max_restarts=-1 if max_restarts is None else max_restarts,
-                        options=_words(list(options)), dlaunch=_text(os.environ.get("DLAUNCH") or _find.program()))
+                        options=_words(list(options)), dlaunch=_text(os.environ.get("DLAUNCH") or _find.program()),
+                        version=_OPTIONS_VERSION)
+        self._owner = os.getpid()
         code = _lib.dlaunch_job_start(ctypes.byref(opts), ctypes.byref(self._job), why, len(why))
         if code < 0:
             text = os.fsdecode(why.value)
@@ -150,7 +157,7 @@ class Job:
             left = None if until is None else until - time.monotonic()
             if event is not None or self.result is not None or (left is not None and left <= 0):
                 return event
-            poll.poll(None if left is None else 1000 * left)
+            poll.poll(None if left is None else 1000 * min(left, 3600))  # which an int has room for
 
     def __iter__(self) -> Iterator[Event]:
         """All events to the end."""
@@ -171,7 +178,8 @@ class Job:
             self.signal(signals.SIGTERM)
 
     def close(self) -> None:
-        """Ends the job if it has not ended, and waits until its processes are gone."""
+        """Ends the job if it has not ended, and waits until its processes are gone. In a forked child of the process
+        that has started the job: frees the copy."""
         job, self._job = self._job, ctypes.c_void_p()
         if job:
             _lib.dlaunch_job_free(job)
@@ -179,6 +187,8 @@ class Job:
     def _handle(self) -> ctypes.c_void_p:
         if not self._job:
             raise ValueError("the job is closed")
+        if self._owner != os.getpid():
+            raise ValueError("the job is that of the process that has started it, not of its forked children")
         return self._job
 
     def __enter__(self) -> "Job":
@@ -192,6 +202,24 @@ class Job:
             self.close()
 
 
+def _printer(stream: Any) -> Callable[[bytes], None]:
+    """Writes bytes as they are; to a stream of text only (a notebook's), decoded across pieces, with escapes for what
+    its encoding lacks."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    binary = getattr(stream, "buffer", None)
+
+    def put(data: bytes) -> None:
+        stream.flush()
+        if binary is not None:
+            binary.write(data)
+        else:
+            encoding = getattr(stream, "encoding", None) or "utf-8"
+            stream.write(decoder.decode(data).encode(encoding, "backslashreplace").decode(encoding))
+        stream.flush()
+
+    return put
+
+
 def run(argv: Sequence[Union[str, "os.PathLike[str]"]], *, check: bool = True, capture_output: bool = False,
         on_event: Optional[Callable[[Event], Any]] = None, **job: Any) -> Result:
     """Runs a job to its end; the arguments in `job` are those of Job.
@@ -199,6 +227,7 @@ def run(argv: Sequence[Union[str, "os.PathLike[str]"]], *, check: bool = True, c
     What workers and dlaunch print goes to this program's standard output and error, or, with capture_output, what the
     workers print into the result. on_event is called for each event. check: a job that fails raises JobError."""
     kept: Dict[str, list] = {OUT: [], ERR: []}
+    put = {OUT: _printer(sys.stdout), ERR: _printer(sys.stderr)}
     with Job(argv, **job) as j:
         for event in j:
             if on_event:
@@ -206,11 +235,9 @@ def run(argv: Sequence[Union[str, "os.PathLike[str]"]], *, check: bool = True, c
             if event.type in kept and capture_output:
                 kept[event.type].append(event.data)
             elif event.type in kept:
-                stream = sys.stdout if event.type == OUT else sys.stderr
-                stream.write(event.data.decode(errors="replace"))
-                stream.flush()
+                put[event.type](event.data)
             elif event.type == LOG and not capture_output:
-                print("dlaunch:", event.data, file=sys.stderr, flush=True)
+                put[ERR](f"dlaunch: {event.data}\n".encode())
         result = j.result
     assert result is not None
     if capture_output:

@@ -1,6 +1,7 @@
 """libdlcoll through ctypes: the library, its structs, its errors. dlcoll.h describes all of them."""
 import ctypes
 import os
+import site
 import sys
 from ctypes import c_char, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
@@ -13,10 +14,14 @@ OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4, "band": 32, "bor": 33,
 
 
 def path() -> str:
-    """Where libdlcoll is: $DLCOLL_LIBRARY, this Python's prefix, a build of the source tree, or the system."""
+    """Where libdlcoll is: $DLCOLL_LIBRARY, a build of the source tree that this package is part of, this Python's prefix
+    or the user's, beside this file (pip --target), or the system."""
     here = os.path.dirname(os.path.abspath(__file__))
-    build = os.path.join(here, "..", "..", "..", "build", "libdlcoll.so.0")
-    places = (os.path.join(sys.prefix, "lib", "libdlcoll.so.0"), build)
+    source = os.path.dirname(os.path.dirname(os.path.dirname(here)))
+    folders = [os.path.join(source, "build")] if os.path.exists(os.path.join(source, "collectives", "dlcoll.h")) else []
+    user = site.getusersitepackages()
+    folders += [os.path.join(site.getuserbase(), "lib")] if here.startswith(user + os.sep) else []
+    places = [os.path.join(f, "libdlcoll.so.0") for f in (*folders, os.path.join(sys.prefix, "lib"), here)]
     named = os.environ.get("DLCOLL_LIBRARY")
     return named or next((p for p in places if os.path.exists(p)), "libdlcoll.so.0")
 

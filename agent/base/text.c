@@ -52,3 +52,14 @@ size_t text_keep_end(char *out, size_t cap, const char *text, size_t len)
     out[(size_t)n + kept] = '\0';
     return (size_t)n + kept;
 }
+
+size_t text_span(const char *text, int columns)
+{
+    size_t n = 0;
+    for (; text[n] && columns > 0; columns--) {
+        do
+            n++;
+        while (((unsigned char)text[n] & 0xc0) == 0x80);
+    }
+    return n;
+}

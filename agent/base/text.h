@@ -14,4 +14,7 @@ const char *text_bytes(char out[TEXT_BYTES_MAX], uint64_t n);
  * long by itself, the end, behind "...". Returns the length. */
 size_t text_keep_end(char *out, size_t cap, const char *text, size_t len);
 
+/* How many bytes of the UTF-8 text its first `columns` characters have. */
+size_t text_span(const char *text, int columns);
+
 #endif

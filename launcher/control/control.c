@@ -153,18 +153,20 @@ static char *event_lines(const struct event_list *l, uint64_t *at)
     return (char *)b.data;
 }
 
-static json_t *events_json(const struct control *c)
+/* {"events":[...],"next":N,"more":BOOL}: the events from number `at` on, at most EVENTS_AT_ONCE, so
+ * that a long log neither holds the loop nor fills an answer. malloc'ed. */
+static char *events_answer(const struct control *c, uint64_t at)
 {
     const struct event_list *l = c->opts.get_events(c->opts.arg);
-    const struct event *e;
-    json_t *list = json_array();
-    uint64_t at = 0;
-    while ((e = event_list_next(l, &at))) {
-        char *line = event_json(e);
-        json_array_append_new(list, line ? json_loads(line, 0, NULL) : NULL);
-        free(line);
-    }
-    return json_pack("{s:o}", "events", list);
+    char *lines = event_lines(l, &at);
+    for (char *p = lines; p && (p = strchr(p, '\n'));)
+        *p = p[1] ? ',' : '\0';
+    uint64_t next = at;
+    bool more = event_list_next(l, &next) != NULL;
+    char *text = xasprintf("{\"events\":[%s],\"next\":%llu,\"more\":%s}", lines ? lines : "",
+                           (unsigned long long)at, more ? "true" : "false");
+    free(lines);
+    return text;
 }
 
 /* kill, restart and signal; NULL: it is none of them. */
@@ -188,17 +190,28 @@ static json_t *request_json(const struct control *c, const char *line)
     return json_pack("{s:b}", "job", (int)all);
 }
 
+/* Returns the text behind the verb; NULL: the line has another verb. */
+static const char *argument_of(const char *line, const char *verb)
+{
+    size_t n = strlen(verb);
+    if (strncmp(line, verb, n) != 0 || (line[n] != ' ' && line[n] != '\0'))
+        return NULL;
+    return line + n + (line[n] == ' ');
+}
+
 /* One line of JSON, malloc'ed. */
 static char *answer_to(struct control *c, const char *line)
 {
-    json_t *j;
-    if (strcmp(line, "status") == 0) {
+    json_t *j = NULL;
+    const char *at = argument_of(line, "events");
+    char *text = NULL, *answer;
+    if (at && *at && c->opts.get_events) {
+        text = events_answer(c, strtoull(at, NULL, 10));
+    } else if (strcmp(line, "status") == 0) {
         j = status_json(c);
     } else if (strcmp(line, "stop") == 0) {
         c->opts.stop(c->opts.arg, "dlaunchctl stop");
         j = json_pack("{s:b}", "stopping", 1);
-    } else if (strcmp(line, "events") == 0 && c->opts.get_events) {
-        j = events_json(c);
     } else if (strcmp(line, "operations") == 0 && c->opts.get_operations) {
         j = c->opts.get_operations(c->opts.arg);
     } else if ((j = request_json(c, line))) {
@@ -206,7 +219,7 @@ static char *answer_to(struct control *c, const char *line)
     } else {
         j = json_pack("{s:s}", "error", "unknown command (status or stop)");
     }
-    char *text = json_dumps(j, JSON_COMPACT), *answer;
+    text = text ? text : json_dumps(j, JSON_COMPACT);
     json_decref(j);
     answer = xasprintf("%s\n", text ? text : "{\"error\":\"out of memory\"}");
     free(text);
@@ -237,20 +250,21 @@ static void bound_workers(json_t *record)
 /* Puts the newest events that fit into so many bytes of JSON into the record. */
 static void add_events(struct control *c, json_t *record, size_t room)
 {
-    json_t *all = events_json(c), *list = json_object_get(all, "events"), *kept = json_array();
-    size_t n = json_array_size(list), first = n;
-    while (first > 0) {
-        size_t size = json_dumpb(json_array_get(list, first - 1), NULL, 0, JSON_COMPACT) + 1;
+    const struct event_list *l = c->opts.get_events(c->opts.arg);
+    json_t *kept = json_array();
+    size_t first = l->n;
+    for (; first > 0; first--) {
+        char *line = event_json(&l->e[first - 1]);
+        size_t size = line ? strlen(line) : 0;
+        if (size <= room)
+            json_array_insert_new(kept, 0, json_loads(line ? line : "null", 0, NULL));
+        free(line);
         if (size > room)
             break;
         room -= size;
-        first--;
     }
-    for (size_t i = first; i < n; i++)
-        json_array_append(kept, json_array_get(list, i));
     json_object_set_new(record, "events", kept);
     json_object_set_new(record, "events_omitted", json_integer((json_int_t)first));
-    json_decref(all);
 }
 
 void control_keep(struct control *c, int exit_status, const char *text)
@@ -382,15 +396,6 @@ static void on_job_answer(void *arg, json_t *j)
         write_answer(cl);
     }
     json_decref(j);
-}
-
-/* Returns the text behind the verb; NULL: the line has another verb. */
-static const char *argument_of(const char *line, const char *verb)
-{
-    size_t n = strlen(verb);
-    if (strncmp(line, verb, n) != 0 || (line[n] != ' ' && line[n] != '\0'))
-        return NULL;
-    return line + n + (line[n] == ' ');
 }
 
 /* stacks RANKS, top MOST; false: something else is wanted. */

@@ -5,7 +5,8 @@
  *     stop      {"stopping": true}
  *     kill, restart, signal N RANKS    {"job": whether all nodes were asked}
  *     stacks RANKS    {"tree": ..., "ranks": ..., "text": ...} of all nodes (stack_tree.h)
- *     events    {"events": [...]}: those that are known here (event_json.h)
+ *     events N  {"events": [...], "next": N, "more": false}: those that are known here
+ *               (event_json.h) from number N on, some hundreds at once
  *     top MOST  what the nodes and their workers do and use (agent/report/top.h)
  *     operations    the last ones of the workers (operations.h)
  *     follow    the events, each on a line, also those to come until the job ends

@@ -19,20 +19,10 @@
 #include "core/parse.h"
 
 #define EXIT_TIMEOUT 124
-#define ASK_MS       60   /* between two requests for the events of other nodes */
-#define PATIENCE_MS  1000 /* for those */
-#define LOG_MS       100  /* between two looks at log files */
-
-/* The events that the launcher knows, an array; NULL with errno set. */
-static json_t *ask_events(struct job *j)
-{
-    json_t *answer = job_ask(j, "events\n"), *list = json_object_get(answer, "events");
-    if (answer && !list) /* a launcher that keeps none */
-        errno = ENOTSUP;
-    json_incref(list);
-    json_decref(answer);
-    return list;
-}
+#define ASK_MS       60      /* between two requests for the events of other nodes */
+#define PATIENCE_MS  1000    /* for those */
+#define LOG_MS       100     /* between two looks at log files */
+#define LONG_MS      3600000 /* poll(2) takes no more than an int has */
 
 static bool is_named(const json_t *event, const char *name)
 {
@@ -128,7 +118,7 @@ static bool is_complete(const json_t *state, const struct job *j)
 
 static json_t *events_in_order(struct job *j)
 {
-    json_t *events = ask_events(j), *sorted;
+    json_t *events = job_events(j), *sorted;
     size_t n = json_array_size(events);
     if (!events && errno == ENOTSUP)
         return NULL;
@@ -220,50 +210,61 @@ static void put_event(const json_t *event, bool json)
     putchar('\n');
 }
 
-/* Reads events as they come, until take() returns false, the deadline (mono_ns(); 0: none) or the
- * end of the job. Returns 0, EXIT_TIMEOUT or 1. */
-static int follow_events(struct job *j, bool (*take)(void *arg, const json_t *event), void *arg,
-                         uint64_t deadline_ns)
+/* A launcher that sends its events, and those to come. */
+struct follower {
+    int fd;
+    struct buf b;
+    bool finished; /* the last event of a job that has ended in order has come */
+};
+
+static int follower_init(struct follower *f, struct job *j)
 {
     static const char command[] = "follow\n";
-    struct buf b = BUF_INIT;
-    int rc = -1;
-    _cleanup_fd_ int fd = job_connect(j);
-    if (fd < 0 || send(fd, command, strlen(command), MSG_NOSIGNAL) < 0) {
-        log_error("process %ld does not answer: %s", job_shown_pid(j),
-                  strerror(fd < 0 ? -fd : errno));
-        return 1;
+    *f = (struct follower){.fd = job_connect(j), .b = BUF_INIT};
+    if (f->fd >= 0 && send(f->fd, command, strlen(command), MSG_NOSIGNAL) >= 0)
+        return 0;
+    log_error("process %ld does not answer: %s", job_shown_pid(j),
+              strerror(f->fd < 0 ? -f->fd : errno));
+    return -1;
+}
+
+static void follower_fini(struct follower *f)
+{
+    close_fd(&f->fd);
+    buf_fini(&f->b);
+}
+
+/* Reads what comes within so many milliseconds (-1: no limit). 1: go on; 0: take() has returned
+ * false; -1: the launcher has closed the connection, or is gone. */
+static int follower_read(struct follower *f, int ms, bool (*take)(void *arg, const json_t *event),
+                         void *arg)
+{
+    struct pollfd p = {f->fd, POLLIN, 0};
+    int ready = poll(&p, 1, ms), rc = 1;
+    if (ready <= 0)
+        return ready == 0 || errno == EINTR ? 1 : -1;
+    xbuf_reserve(&f->b, 65536);
+    ssize_t n = read(f->fd, f->b.data + f->b.len, 65536);
+    if (n <= 0)
+        return -1;
+    f->b.len += (size_t)n;
+    for (uint8_t *nl; rc > 0 && (nl = memchr(f->b.data, '\n', f->b.len));) {
+        json_t *event = json_loadb((char *)f->b.data, (size_t)(nl - f->b.data), 0, NULL);
+        buf_consume(&f->b, (size_t)(nl - f->b.data) + 1);
+        f->finished |= event && is_named(event, "finish");
+        rc = event && !take(arg, event) ? 0 : 1;
+        json_decref(event);
     }
-    while (rc < 0) {
-        uint64_t now = mono_ns();
-        struct pollfd p = {fd, POLLIN, 0};
-        int ms = !deadline_ns         ? -1
-                 : now >= deadline_ns ? 0
-                                      : (int)((deadline_ns - now + 999999) / 1000000);
-        int ready = poll(&p, 1, ms);
-        if (ready < 0 && errno == EINTR)
-            continue;
-        if (ready == 0) {
-            rc = EXIT_TIMEOUT;
-            break;
-        }
-        xbuf_reserve(&b, 65536);
-        ssize_t n = read(fd, b.data + b.len, 65536);
-        if (n <= 0) {
-            rc = 1;
-            break;
-        }
-        b.len += (size_t)n;
-        for (uint8_t *nl; rc < 0 && (nl = memchr(b.data, '\n', b.len));) {
-            json_t *event = json_loadb((char *)b.data, (size_t)(nl - b.data), 0, NULL);
-            buf_consume(&b, (size_t)(nl - b.data) + 1);
-            if (event && !take(arg, event))
-                rc = 0;
-            json_decref(event);
-        }
-    }
-    buf_fini(&b);
     return rc;
+}
+
+/* The launcher has closed the connection: whether the job had ended; else says that it is gone. */
+static bool has_finished(const struct follower *f, const struct job *j)
+{
+    if (!f->finished)
+        log_error("process %ld is gone without the end of the job: it was killed",
+                  job_shown_pid(j));
+    return f->finished;
 }
 
 static bool show(void *arg, const json_t *event)
@@ -275,10 +276,15 @@ static bool show(void *arg, const json_t *event)
 int ctl_events(struct job *j, bool follow, bool json)
 {
     json_t *state = NULL, *event;
+    struct follower f;
     size_t i;
     if (follow && !j->ended) {
-        follow_events(j, show, &json, 0);
-        return 0;
+        int rc = follower_init(&f, j) < 0 ? 0 : 1, failed = rc == 0;
+        while (rc > 0)
+            rc = follower_read(&f, -1, show, &json);
+        failed |= rc < 0 && !has_finished(&f, j);
+        follower_fini(&f);
+        return failed;
     }
     json_t *events = events_of_all(j, &state);
     if (!events)
@@ -339,13 +345,21 @@ static bool is_not_awaited(void *arg, const json_t *event)
 int ctl_wait(struct job *j, const char *event, double timeout, bool json)
 {
     struct awaited a = {event, json};
-    uint64_t deadline = timeout < 0 ? 0 : mono_ns() + (uint64_t)(timeout * 1e9);
-    int rc = follow_events(j, is_not_awaited, &a, deadline);
-    if (rc == EXIT_TIMEOUT)
+    struct follower f;
+    uint64_t end = timeout < 0 ? UINT64_MAX : mono_ns() + (uint64_t)(timeout * 1e9), now = 0;
+    int rc = 1;
+    if (follower_init(&f, j) < 0)
+        return 1;
+    while (rc > 0 && (now = mono_ns()) < end) {
+        uint64_t ms = (end - now) / 1000000 + 1;
+        rc = follower_read(&f, ms < LONG_MS ? (int)ms : LONG_MS, is_not_awaited, &a);
+    }
+    if (rc > 0)
         log_error("the event %s did not happen within %g s", event, timeout);
-    else if (rc == 1)
+    else if (rc < 0 && has_finished(&f, j))
         log_error("the job ended without the event %s", event);
-    return rc;
+    follower_fini(&f);
+    return rc > 0 ? EXIT_TIMEOUT : rc < 0;
 }
 
 /* ------------------------------------------------------------------------------------- the logs */
@@ -416,46 +430,69 @@ static bool show_new_lines(struct log_file *f, bool end, bool json)
     return true;
 }
 
-/* One pass over the files of all ranks that the events name. Returns how many ranks have some, or
- * -1 if the launcher does not answer. */
-static int show_logs(struct job *j, struct log_files *all, const char *ranks, bool end, bool json)
+/* The log files of ranks. */
+struct logs {
+    struct log_files all;
+    const char *ranks; /* NULL: all of them */
+    bool json;
+};
+
+/* Adds the files that the event names. */
+static bool note_files(void *arg, const json_t *event)
 {
-    json_t *events = ask_events(j), *event;
-    size_t i;
-    for (i = 0; events && i < json_array_size(events); i++) {
-        event = json_array_get(events, i);
-        const json_t *c = json_object_get(event, "context"), *dir = json_object_get(c, "log_dir");
-        long rank = number_of(c, "rank");
-        if (!is_named(event, "worker.start") || !dir || (ranks && !parse_has(ranks, rank)))
-            continue;
+    struct logs *l = arg;
+    const json_t *c = json_object_get(event, "context"), *dir = json_object_get(c, "log_dir");
+    long rank = number_of(c, "rank");
+    if (is_named(event, "worker.start") && dir && (!l->ranks || parse_has(l->ranks, rank))) {
         for (int stream = 0; stream < 2; stream++)
-            log_file_of(all, json_string_value(dir), rank, stream);
+            log_file_of(&l->all, json_string_value(dir), rank, stream);
     }
+    return true;
+}
+
+/* One pass over the files. Returns how many there are. */
+static int show_logs(struct logs *l, bool end)
+{
     int n = 0;
-    for (i = 0; i < all->n; i++)
-        n += show_new_lines(&all->f[i], end, json);
-    bool answered = events != NULL;
-    json_decref(events);
-    return answered ? n : -1;
+    for (size_t i = 0; i < l->all.n; i++)
+        n += show_new_lines(&l->all.f[i], end, l->json);
+    return n;
+}
+
+/* Goes on until the job has ended. */
+static int follow_logs(struct logs *l, struct job *j)
+{
+    struct follower f;
+    int rc = follower_init(&f, j) < 0 ? -2 : 1;
+    bool any = false;
+    while (rc > 0 && fflush(stdout) == 0) {
+        rc = follower_read(&f, LOG_MS, note_files, l);
+        any |= show_logs(l, rc < 0) > 0;
+    }
+    int failed = rc == -2 || (rc == -1 && !has_finished(&f, j));
+    follower_fini(&f);
+    return failed ? -1 : any;
 }
 
 int ctl_logs(struct job *j, const char *ranks, bool follow, bool json)
 {
-    struct log_files all = {0};
-    follow = follow && !j->ended;
-    int n = show_logs(j, &all, ranks, !follow, json);
-    bool any = n > 0;
-    while (follow && n >= 0 && fflush(stdout) == 0) {
-        poll(NULL, 0, LOG_MS);
-        n = show_logs(j, &all, ranks, false, json);
-        any |= n > 0;
+    struct logs l = {.ranks = ranks, .json = json};
+    json_t *events = NULL, *event;
+    size_t i;
+    int any = -1;
+    if (follow && !j->ended) {
+        any = follow_logs(&l, j);
+    } else if ((events = job_events(j))) {
+        json_array_foreach(events, i, event) note_files(&l, event);
+        any = show_logs(&l, true) > 0;
+    } else {
+        log_error("process %ld does not answer: %s", job_shown_pid(j), strerror(errno));
     }
-    for (size_t i = 0; follow && i < all.n; i++)
-        any |= show_new_lines(&all.f[i], true, json);
-    free(all.f);
-    if (!any)
+    json_decref(events);
+    free(l.all.f);
+    if (any == 0)
         log_error("there are no log files%s%s on this host; --redirects or --tee of dlaunch make "
                   "them",
                   ranks ? " of the ranks " : " of this job", ranks ? ranks : "");
-    return !any;
+    return any <= 0;
 }

@@ -19,6 +19,7 @@
 
 #define ANSWER_SECONDS 3
 #define ANSWER_MAX     (16u << 20)
+#define PREFIX_MIN     4 /* characters of a run id that stand for it */
 
 /* ---------------------------------------------------------------------------------- connections */
 
@@ -69,8 +70,6 @@ int job_connect(struct job *j)
 /* Sends the command and reads the line of JSON that answers it. NULL with errno set. */
 json_t *job_ask(struct job *j, const char *command)
 {
-    if (j->ended && strcmp(command, "events\n") == 0)
-        return json_pack("{s:O}", "events", json_object_get(j->status, "events"));
     char *text = NULL;
     size_t len = 0, cap = 0;
     json_t *answer = NULL;
@@ -87,7 +86,7 @@ json_t *job_ask(struct job *j, const char *command)
         ssize_t n = read(fd, text + len, cap - len);
         if (n < 0 && errno == EINTR)
             continue;
-        errno = n == 0 ? ECONNRESET : errno == EAGAIN ? ETIMEDOUT : errno;
+        errno = n > 0 ? EMSGSIZE : n == 0 ? ECONNRESET : errno == EAGAIN ? ETIMEDOUT : errno;
         if (n <= 0 || len + (size_t)n > ANSWER_MAX)
             break;
         len += (size_t)n;
@@ -103,6 +102,31 @@ json_t *job_ask(struct job *j, const char *command)
         answer = NULL;
     }
     return answer;
+}
+
+json_t *job_events(struct job *j)
+{
+    json_t *all, *answer, *list;
+    char command[40];
+    bool more = true;
+    if (j->ended)
+        return json_incref(json_object_get(j->status, "events"));
+    all = json_array();
+    for (long at = 0; more; json_decref(answer)) {
+        snprintf(command, sizeof(command), "events %ld\n", at);
+        answer = job_ask(j, command);
+        list = json_object_get(answer, "events");
+        if (!list) { /* errno is job_ask()'s, or the launcher keeps none */
+            errno = answer ? ENOTSUP : errno;
+            json_decref(answer);
+            json_decref(all);
+            return NULL;
+        }
+        json_array_extend(all, list);
+        at = number_of(answer, "next");
+        more = json_is_true(json_object_get(answer, "more"));
+    }
+    return all;
 }
 
 /* ------------------------------------------------------------------------------------- the jobs */
@@ -294,6 +318,14 @@ static bool is_program(const char *word, const char *program)
     return strcmp(word, program) == 0 || (slash && strcmp(word, slash + 1) == 0);
 }
 
+/* Whether the word is the beginning of a run id. Digits are a process, and few characters a slip.
+ */
+static bool begins(const char *word, const char *run_id)
+{
+    return strlen(word) >= PREFIX_MIN && strspn(word, "0123456789") < strlen(word) &&
+           strncmp(word, run_id, strlen(word)) == 0;
+}
+
 /* The newest job that has ended and is called so. */
 static struct job *pick_ended(struct jobs *jobs, const char *which)
 {
@@ -302,18 +334,16 @@ static struct job *pick_ended(struct jobs *jobs, const char *which)
         const char *id = text_of(j->status, "run_id");
         char pid[24];
         snprintf(pid, sizeof(pid), "%ld", j->number);
-        bool number = which && strspn(which, "0123456789") == strlen(which); /* a pid, mostly */
-        if (!which || strcmp(which, pid) == 0 || strcmp(which, id) == 0 ||
-            (!number && strncmp(which, id, strlen(which)) == 0) ||
+        if (!which || strcmp(which, pid) == 0 || strcmp(which, id) == 0 || begins(which, id) ||
             is_program(which, text_of(j->status, "program")))
             return j;
     }
     return NULL;
 }
 
-struct job *jobs_pick(struct jobs *jobs, const char *which, bool ended)
+struct job *jobs_pick(struct jobs *jobs, const char *which, bool ended, bool whole)
 {
-    struct job *found = NULL, *above = NULL;
+    struct job *found = NULL, *above = NULL, *begun = NULL;
     int hits = which ? 0 : jobs->nsilent, nearest = INT_MAX, alike = 0;
     for (size_t i = 0; i < jobs->n; i++) {
         struct job *j = &jobs->job[i];
@@ -332,11 +362,18 @@ struct job *jobs_pick(struct jobs *jobs, const char *which, bool ended)
     if (hits == 0 && above)
         return above;
     for (size_t i = 0; which && hits == 0 && i < jobs->n; i++) {
-        if (strncmp(which, text_of(jobs->job[i].status, "run_id"), strlen(which)) == 0 ||
-            is_program(which, text_of(jobs->job[i].status, "program"))) {
-            found = &jobs->job[i];
+        struct job *j = &jobs->job[i];
+        bool named = is_program(which, text_of(j->status, "program"));
+        if (named || begins(which, text_of(j->status, "run_id"))) {
+            found = j;
+            begun = named ? begun : j;
             alike++;
         }
+    }
+    if (alike == 1 && begun && whole) {
+        log_error("'%.100s' is only the beginning of the run id %.200s; give all of it, or -p %ld",
+                  which, text_of(begun->status, "run_id"), job_shown_pid(begun));
+        return NULL;
     }
     if (alike == 1)
         return found;

@@ -40,10 +40,10 @@ void jobs_find_ended(struct jobs *jobs);
 void jobs_fini(struct jobs *jobs);
 
 /* The job that is meant: by the process id of its launcher, by its run id, by a process below its
- * launcher (of nested jobs the inner one), by the beginning of its run id, or by the name of its
- * program. ended: if no job that runs has this name, the newest one that has ended. NULL after a
- * message. */
-struct job *jobs_pick(struct jobs *jobs, const char *which, bool ended);
+ * launcher (of nested jobs the inner one), by the beginning of its run id, of four characters that
+ * are not all digits, or by the name of its program. ended: if no job that runs has this name, the
+ * newest one that has ended. whole: the beginning of a run id does not do. NULL after a message. */
+struct job *jobs_pick(struct jobs *jobs, const char *which, bool ended, bool whole);
 
 long job_shown_pid(const struct job *j);
 
@@ -52,6 +52,9 @@ int job_connect(struct job *j);
 
 /* Sends the command, a line, and reads the line of JSON that answers it. NULL with errno set. */
 json_t *job_ask(struct job *j, const char *command);
+
+/* The events that the launcher knows, an array, asked for in parts; NULL with errno set. */
+json_t *job_events(struct job *j);
 
 /* Fields of an answer: "?" and 0 if they are not there. */
 const char *text_of(const json_t *j, const char *key);

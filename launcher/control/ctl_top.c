@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "agent/base/text.h"
+#include "core/escape.h"
 #include "core/log.h"
 #include "core/mem.h"
 
@@ -104,13 +105,28 @@ static void __attribute__((format(printf, 2, 3))) row(struct screen *s, const ch
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    log_escape(shown, sizeof(shown), text, strlen(text), 0);
+    size_t len = strlen(text);
+    if (len == sizeof(text) - 1)
+        len -= escape_tail(text, len, 0); /* half a character */
+    log_escape(shown, sizeof(shown), text, len, 0);
     if (!s->redraws) {
         puts(shown);
         return;
     }
     if (++s->used < s->rows)
-        printf("\033[K%.*s\n", s->columns, shown); /* at the last column it would erase that */
+        printf("\033[K%.*s\n", (int)text_span(shown, s->columns),
+               shown); /* at the last column it would erase that */
+}
+
+/* The text in a column of that width, in characters. */
+static const char *cell(const char *text, int width, char out[128])
+{
+    size_t n = text_span(text, width);
+    int have = 0;
+    for (size_t i = 0; i < n; i++)
+        have += ((unsigned char)text[i] & 0xc0) != 0x80;
+    snprintf(out, 128, "%.*s%*s", (int)n, text, width - have, "");
+    return out;
 }
 
 static const char *age(double seconds, char out[24])
@@ -130,7 +146,7 @@ static void rank_row(struct screen *s, const json_t *w)
 {
     char cpu[24] = "-", memory[TEXT_BYTES_MAX] = "-", output[24] = "-", op[256] = "-", since[24];
     char gpu[24] = "-", gpu_memory[TEXT_BYTES_MAX] = "-", gpus[64] = "", scores[32] = "";
-    char program[32] = "";
+    char program[132] = "", words[128];
     const json_t *o = json_object_get(w, "operation");
     if (json_object_get(w, "cpu_percent"))
         snprintf(cpu, sizeof(cpu), "%.0f %%", real_of(w, "cpu_percent"));
@@ -155,7 +171,7 @@ static void rank_row(struct screen *s, const json_t *w)
         snprintf(scores, sizeof(scores), "  %6s %5s", "-", "-");
     if (s->programs) {
         const char *name = text_of(w, "program"), *slash = strrchr(name, '/');
-        snprintf(program, sizeof(program), "  %-16.16s", slash ? slash + 1 : name);
+        snprintf(program, sizeof(program), "  %s", cell(slash ? slash + 1 : name, 16, words));
     }
     row(s, "%-6ld %-5ld %-8ld %-8s %7s %10s %8s%s%s%s  %s", number_of(w, "rank"),
         number_of(w, "node"), number_of(w, "pid"), text_of(w, "state"), cpu, memory, output, gpus,
@@ -164,9 +180,9 @@ static void rank_row(struct screen *s, const json_t *w)
 
 static void node_row(struct screen *s, const json_t *node)
 {
-    char bytes[TEXT_BYTES_MAX];
-    row(s, "%-5ld %-20.20s %-13s %4ld of %-6ld %7.0f %% %10s", number_of(node, "node"),
-        text_of(node, "host"), text_of(node, "state"), number_of(node, "nrunning"),
+    char bytes[TEXT_BYTES_MAX], host[128];
+    row(s, "%-5ld %s %-13s %4ld of %-6ld %7.0f %% %10s", number_of(node, "node"),
+        cell(text_of(node, "host"), 20, host), text_of(node, "state"), number_of(node, "nrunning"),
         number_of(node, "nworkers"), real_of(node, "cpu_percent"),
         text_bytes(bytes, (uint64_t)real_of(node, "memory_bytes")));
 }

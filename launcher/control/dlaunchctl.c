@@ -312,12 +312,11 @@ static int do_describe(struct jobs *jobs, struct job *j, const struct options *o
         printf("\n");
         return ctl_events(j, false, false);
     }
-    json_t *state = ctl_job_state(j), *events = job_ask(j, "events\n");
+    json_t *state = ctl_job_state(j), *events = job_events(j);
     if (!state || !events)
         return 1;
     json_object_set_new(j->status, "job", state);
-    json_object_update(j->status, events);
-    json_decref(events);
+    json_object_set_new(j->status, "events", events);
     print_json(j->status);
     return 0;
 }
@@ -372,7 +371,8 @@ static void wait_for_end(int pidfd, struct job *j)
         poll(NULL, 0, 50);
 }
 
-/* Sends a request and prints what the launcher says. all: it has reached the whole job. */
+/* Sends a request and prints what the launcher says. what: NULL, nothing is printed but an error.
+ */
 static int request(struct job *j, const char *command, const char *what, const struct options *o)
 {
     json_t *answer = job_ask(j, command);
@@ -386,7 +386,7 @@ static int request(struct job *j, const char *command, const char *what, const s
     bool all = !json_is_false(json_object_get(answer, "job"));
     if (o->json)
         print_json(answer);
-    else
+    else if (what)
         printf("%s: %s process %ld%s\n", text_of(j->status, "program"), what, job_shown_pid(j),
                all ? "" : " (only its node: no coordinator is in reach)");
     fflush(stdout);
@@ -400,20 +400,13 @@ static int end_job(struct job *j, const char *command, const char *what, const s
     /* Opened before the command is sent, because afterwards the pid may belong to another process.
      */
     _cleanup_fd_ int pidfd = j->pid ? (int)syscall(SYS_pidfd_open, (pid_t)j->pid, 0) : -1;
-    const struct options quiet = {.json = false};
-    json_t *answer = NULL;
-    if (!o->json && request(j, command, what, &quiet) != 0)
+    if (request(j, command, o->json ? NULL : what, &(struct options){.json = false}) != 0)
         return 1;
-    if (o->json && !(answer = job_ask(j, command))) {
-        log_error("process %ld does not answer: %s", job_shown_pid(j), strerror(errno));
-        return 1;
-    }
-    json_decref(answer);
     if (o->wait)
         wait_for_end(pidfd, j);
     if (o->json) {
-        answer = json_pack("{s:I,s:b,s:b}", "pid", (json_int_t)job_shown_pid(j), "stopping", 1,
-                           "ended", (int)o->wait);
+        json_t *answer = json_pack("{s:I,s:b,s:b}", "pid", (json_int_t)job_shown_pid(j), "stopping",
+                                   1, "ended", (int)o->wait);
         print_json(answer);
         json_decref(answer);
     } else if (o->wait) {
@@ -514,8 +507,8 @@ static const char usage[] =
     "\n"
     "Show, follow and control your dlaunch jobs. Without a command, list the jobs of\n"
     "this host, and those that ended in the last 24 hours. A job is a process id (of its\n"
-    "dlaunch or one of its workers), a run id or the beginning of one, or the name of the\n"
-    "program; it can be omitted if only one job is running.\n"
+    "dlaunch or one of its workers), a run id, or the name of the program; to look at a\n"
+    "job, four characters of its run id suffice. It can be omitted if only one is running.\n"
     "\n"
     "  status [job]         Show a job and its workers on all nodes; without a job, list.\n"
     "  describe [job]       The same, and all events.\n"
@@ -563,6 +556,7 @@ static int end_output(int rc)
 #define WAIT    8u
 #define ANY_JOB 16u /* without a job it is about all */
 #define ENDED   32u /* works on a job that has ended, too */
+#define WHOLE   64u /* changes a job: a whole name must be given */
 
 static const struct command {
     const char *name;
@@ -577,10 +571,10 @@ static const struct command {
     {"timeline", NULL, ENDED, do_timeline},
     {"wait", "an event", TIMEOUT, do_wait},
     {"logs", NULL, FOLLOW | RANKS | ENDED, do_logs},
-    {"stop", NULL, WAIT, do_stop},
-    {"kill", NULL, WAIT, do_kill},
-    {"restart", NULL, 0, do_restart},
-    {"signal", "a signal", RANKS, do_signal},
+    {"stop", NULL, WAIT | WHOLE, do_stop},
+    {"kill", NULL, WAIT | WHOLE, do_kill},
+    {"restart", NULL, WHOLE, do_restart},
+    {"signal", "a signal", RANKS | WHOLE, do_signal},
     {"stacks", NULL, RANKS, do_stacks},
     {"causes", NULL, 0, NULL},
 };
@@ -648,7 +642,7 @@ static int run(const struct command *c, const struct options *o)
     static struct jobs jobs;
     jobs_find(&jobs, o->which);
     bool all = (c->takes & ANY_JOB) && !o->which && !o->ready;
-    struct job *j = all ? NULL : jobs_pick(&jobs, o->which, c->takes & ENDED);
+    struct job *j = all ? NULL : jobs_pick(&jobs, o->which, c->takes & ENDED, c->takes & WHOLE);
     int rc = all || j ? c->run(&jobs, j, o) : 1;
     jobs_fini(&jobs);
     return rc;

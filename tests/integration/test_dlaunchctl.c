@@ -497,6 +497,50 @@ START_TEST(jobs_that_ended_are_listed_for_a_day)
 }
 END_TEST
 
+/* Digits are a process, and a run id begins with them by chance; four characters of one show a job,
+ * but change none. */
+START_TEST(beginnings_of_a_run_id)
+{
+    static const struct {
+        char *command, *job;
+        int status;
+        const char *said;
+    } tries[] = {
+        {"stop", "9", 1, "no running job with process or run id '9'"},
+        {"status", "9", 1, "no running job with process or run id '9'"},
+        {"status", "9876", 1, "no running job with process or run id '9876'"},
+        {"status", "98765f", 0, ""},
+        {"stop", "98765f", 1, "'98765f' is only the beginning of the run id 98765f00ba12cd; give"},
+        {"kill", "98765f", 1, "is only the beginning of the run id"},
+        {"restart", "98765f", 1, "is only the beginning of the run id"},
+        {"stop", "98765f00ba12cd", 0, ""},
+    };
+    struct proc p;
+    pid_t pid = launcher("98765f00ba12cd");
+    for (size_t i = 0; i < ARRAY_LEN(tries); i++) {
+        int status = ctl(&p, ARGV(tries[i].command, tries[i].job));
+        ck_assert_msg(status == tries[i].status, "%s %s: %d %s", tries[i].command, tries[i].job,
+                      status, p.err);
+        ck_assert_msg(strstr(p.err, tries[i].said), "%s", p.err);
+        proc_fini(&p);
+    }
+    end(pid);
+}
+END_TEST
+
+/* What the launcher refuses has not been done, in JSON either. */
+START_TEST(a_refusal)
+{
+    struct proc p;
+    pid_t pid = launcher("r");
+    ck_assert_int_eq(ctl(&p, ARGV("kill", "--json", pid_text(pid))), 1);
+    ck_assert_msg(strstr(p.err, "refuses: unknown command"), "%s", p.err);
+    ck_assert_str_eq(p.out, "");
+    proc_fini(&p);
+    end(pid);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlaunchctl");
@@ -506,6 +550,8 @@ static Suite *suite(void)
     tcase_add_test(tc, readiness);
     tcase_add_test(tc, several_jobs);
     tcase_add_test(tc, stopping);
+    tcase_add_test(tc, beginnings_of_a_run_id);
+    tcase_add_test(tc, a_refusal);
     tcase_add_test(tc, dead_and_hung_launchers);
     tcase_add_test(tc, folders_with_two_names);
     tcase_add_test(tc, the_next_launcher_sweeps);

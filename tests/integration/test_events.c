@@ -3,6 +3,7 @@
 #include "tests/integration/job.h"
 
 #include <stdlib.h>
+#include <sys/wait.h>
 
 #define EVENTS_LINES 256
 
@@ -454,11 +455,40 @@ START_TEST(names_of_a_job)
     expect_ctl("", of_b);
     expect_ctl(test_text("stop --wait %s", of_b), "has ended");
     expect_ctl(test_text("status %s", id), "-7, process");
-    expect_ctl(test_text("kill --wait %s", id), "has ended");
+    ck_assert_int_eq(ctl(&p, test_text("kill --wait %s", id)), 1); /* a slip would cost a job */
+    expect_text(p.err, "is only the beginning of the run id");
+    proc_fini(&p);
+    expect_ctl(test_text("kill --wait %s-7", id), "has ended");
     ck_assert_int_eq(proc_wait(&a, 30), 137);
     ck_assert_int_eq(proc_wait(&b, 30), 143);
     proc_fini(&a);
     proc_fini(&b);
+}
+END_TEST
+
+/* A launcher that is killed tells no end: who follows it says so. A time that is longer than an int
+ * has milliseconds is no short one. */
+START_TEST(a_launcher_is_killed)
+{
+    struct proc p, f[3];
+    setenv("XDG_RUNTIME_DIR", tmpdir(), 1);
+    dlaunch_start(&p, NULL, "--log_dir %%T/logs --redirects 3 %%W append %%T/up pause");
+    wait_lines(tmppath("up"), 1, 30);
+    char *pid = test_text("%d", (int)p.pid), *ctl_path = build_path("dlaunchctl");
+    /* 2^32 ms and 1 ms */
+    proc_start(&f[2], ARGV(ctl_path, "wait", "failure", pid, "--timeout", "4294967.297"), NULL, 0);
+    proc_start(&f[1], ARGV(ctl_path, "logs", "-f", pid), NULL, 0);
+    proc_start(&f[0], ARGV(ctl_path, "events", "-f", pid), NULL, 0);
+    proc_expect_out(&f[0], "worker.start", 30);
+    expect_ctl(test_text("events %s", pid), "worker.start");
+    ck_assert_int_eq(waitpid(f[2].pid, NULL, WNOHANG), 0);
+    kill(p.pid, SIGKILL);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(proc_wait(&f[i], 30), 1);
+        expect_text(f[i].err, "is gone without the end of the job");
+        proc_fini(&f[i]);
+    }
+    proc_fini(&p);
 }
 END_TEST
 
@@ -502,6 +532,7 @@ static Suite *suite(void)
     tc = test_case(s, "dlaunchctl", 120);
     tcase_add_test(tc, the_whole_job_from_one_node);
     tcase_add_test(tc, names_of_a_job);
+    tcase_add_test(tc, a_launcher_is_killed);
     suite_add_tcase(s, tc);
     return s;
 }

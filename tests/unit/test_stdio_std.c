@@ -152,10 +152,23 @@ START_TEST(ends_of_texts)
 }
 END_TEST
 
+/* Columns of a terminal are characters, not bytes. */
+START_TEST(columns_of_text)
+{
+    ck_assert_uint_eq(text_span("abc", 2), 2);
+    ck_assert_uint_eq(text_span("abc", 9), 3);
+    ck_assert_uint_eq(text_span("\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80z", 1), 2);
+    ck_assert_uint_eq(text_span("\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80z", 2), 5);
+    ck_assert_uint_eq(text_span("\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80z", 3), 9);
+    ck_assert_uint_eq(text_span("\xc3\xa4", 0), 0);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("stdio_std");
     TCase *tc = test_case(s, "stdio_std", 10);
+    tcase_add_test(tc, columns_of_text);
     tcase_add_test(tc, std_values);
     tcase_add_test(tc, rank_lists);
     tcase_add_test(tc, substring_lists);

@@ -1,10 +1,12 @@
 #include "rendezvous/rules/failure.h"
 
+#include <ctype.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/hash.h"
 #include "core/mem.h"
 #include "rendezvous/rules/rank_table.h"
 #include "rendezvous/rules/text.h"
@@ -157,6 +159,49 @@ const char *failure_describe(const struct failure *f, char *out, size_t cap)
     describe_end(end, sizeof(end), f);
     text_set(out, cap, "worker %d (local rank %d) on %s %s", f->rank, f->local_rank, f->host, end);
     return out;
+}
+
+/* ----------------------------------------------------------------------------------- likeness */
+
+/* A digest of the last line that is not blank. A number is what begins with a digit, with its sign,
+ * and goes on to the next character that no number has: 17, -3.5e-7, 0x7f00, 12:30:01, 4GB. */
+static uint64_t last_line(const char *text)
+{
+    size_t end = strlen(text), begin;
+    while (end > 0 && isspace((unsigned char)text[end - 1]))
+        end--;
+    for (begin = end; begin > 0 && text[begin - 1] != '\n';)
+        begin--;
+    uint64_t digest = 0;
+    for (size_t i = begin; i < end;) {
+        size_t k = i + (text[i] == '-' || text[i] == '+');
+        if (k < end && isdigit((unsigned char)text[k])) {
+            for (i = k + 1; i < end && (isalnum((unsigned char)text[i]) ||
+                                        (strchr(".,:-+", text[i]) && i + 1 < end &&
+                                         isdigit((unsigned char)text[i + 1])));)
+                i++;
+            digest = hash_add(digest, '0');
+        } else {
+            digest = hash_add(digest, (unsigned char)text[i++]);
+        }
+    }
+    return digest;
+}
+
+struct failure_likeness failure_likeness(const struct failure *f)
+{
+    return (struct failure_likeness){.kind = f->kind,
+                                     .code = f->exit_code,
+                                     .signal = f->signal,
+                                     .oom = f->oom,
+                                     .mismatch = f->mismatch,
+                                     .line = last_line(f->stderr_tail)};
+}
+
+bool failure_likeness_equal(const struct failure_likeness *a, const struct failure_likeness *b)
+{
+    return a->kind == b->kind && a->code == b->code && a->signal == b->signal && a->oom == b->oom &&
+           a->mismatch == b->mismatch && a->line == b->line;
 }
 
 /* ------------------------------------------------------------------------------ the first cause */

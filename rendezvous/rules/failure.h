@@ -73,6 +73,17 @@ bool failure_decode(struct rd *r, struct failure *f); /* false: malformed */
 #define FAILURE_TEXT_MAX 512
 const char *failure_describe(const struct failure *f, char *out, size_t cap);
 
+/* What two failures have in common that are the same one again, on whatever rank and node: how the
+ * worker ended, and the last line of its stderr without the numbers in it. */
+struct failure_likeness {
+    enum failure_kind kind;
+    int code, signal;
+    bool oom, mismatch;
+    uint64_t line; /* a digest */
+};
+struct failure_likeness failure_likeness(const struct failure *f);
+bool failure_likeness_equal(const struct failure_likeness *a, const struct failure_likeness *b);
+
 /* The worker exited with 0 while others did not. */
 static inline bool failure_is_early_exit(const struct failure *f)
 {

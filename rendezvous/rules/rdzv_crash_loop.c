@@ -5,23 +5,19 @@
 #define PAUSE_NS     1000000000u
 #define PAUSE_MAX_NS 60000000000u
 
-int rdzv_crash_loop_would(const struct rdzv_crash_loop *b, const struct failure *first,
-                          uint64_t lived_ns, uint64_t at_once_ns)
+int rdzv_starts_would(const struct rdzv_starts *b, const struct failure *first, uint64_t lived_ns,
+                      uint64_t at_once_ns)
 {
-    bool same = b->any && b->rank == first->rank && b->kind == first->kind &&
-                b->code == first->exit_code && b->signal == first->signal;
+    struct failure_likeness now = failure_likeness(first);
+    bool same = b->alike > 0 && failure_likeness_equal(&b->last, &now);
     return lived_ns >= at_once_ns ? 0 : same ? b->alike + 1 : 1;
 }
 
-int rdzv_crash_loop_failure(struct rdzv_crash_loop *b, const struct failure *first,
-                            uint64_t lived_ns, uint64_t at_once_ns)
+int rdzv_starts_failure(struct rdzv_starts *b, const struct failure *first, uint64_t lived_ns,
+                        uint64_t at_once_ns)
 {
-    b->alike = rdzv_crash_loop_would(b, first, lived_ns, at_once_ns);
-    b->any = b->alike > 0;
-    b->rank = first->rank;
-    b->kind = first->kind;
-    b->code = first->exit_code;
-    b->signal = first->signal;
+    b->alike = rdzv_starts_would(b, first, lived_ns, at_once_ns);
+    b->last = failure_likeness(first);
     return b->alike;
 }
 

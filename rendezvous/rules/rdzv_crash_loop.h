@@ -23,21 +23,32 @@ struct rdzv_crash_loop_entry {
     uint64_t last_ns, until_ns; /* left out until; 0 */
 };
 
+/* How starts have ended so far, one after the other: those of the job, or those of one worker that
+ * is started again alone. */
+struct rdzv_starts {
+    struct failure_likeness last;
+    int alike; /* so many in a row have failed alike, soon */
+};
+
+struct rdzv_worker {
+    uint64_t start_ns; /* of its newest start; 0: it was not started again in this round */
+    struct rdzv_starts starts;
+};
+
 struct rdzv_crash_loop {
-    bool any;
-    int rank, code, signal, alike;
-    enum failure_kind kind;
+    struct rdzv_starts job;
     struct rdzv_crash_loop_entry nodes[RDZV_CRASH_LOOP_NODES];
     int nnodes;
 };
 
-/* A round has ended with this failure after lived_ns. Returns how many rounds in a row have ended
- * with the same failure within at_once_ns; 0: this round lived longer, and the count is reset. */
-int rdzv_crash_loop_failure(struct rdzv_crash_loop *b, const struct failure *first,
-                            uint64_t lived_ns, uint64_t at_once_ns);
+/* A start has ended with this failure after lived_ns. Returns how many starts in a row have ended
+ * alike (failure_likeness_equal()) within at_once_ns; 0: this one lived longer, and the count is
+ * reset. */
+int rdzv_starts_failure(struct rdzv_starts *b, const struct failure *first, uint64_t lived_ns,
+                        uint64_t at_once_ns);
 /* The same, without a change of the count. */
-int rdzv_crash_loop_would(const struct rdzv_crash_loop *b, const struct failure *first,
-                          uint64_t lived_ns, uint64_t at_once_ns);
+int rdzv_starts_would(const struct rdzv_starts *b, const struct failure *first, uint64_t lived_ns,
+                      uint64_t at_once_ns);
 /* The pause before the next start, ns: 0, and from the third start on 1, 2, 4, ... 60 s. */
 uint64_t rdzv_crash_loop_pause(int alike);
 

@@ -55,6 +55,7 @@ struct rdzv_node {
     struct rdzv_order *orders; /* respawns that it has not yet confirmed */
     int norders;
     uint32_t last_order;
+    struct rdzv_worker *respawned; /* nproc, what is known of those that were started again; NULL */
     uint64_t answered_ns; /* when the newest failure was seen that a respawn answers, its clock */
 };
 

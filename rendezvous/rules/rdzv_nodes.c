@@ -16,6 +16,7 @@ static void free_node(struct rdzv_node *n)
 {
     free(n->ports);
     free(n->orders);
+    free(n->respawned);
     free(n);
 }
 

@@ -367,6 +367,8 @@ static void start_round(struct rdzv_state *s, uint64_t now)
         m[i]->prepared = m[i]->started = m[i]->stopped = m[i]->done = false;
         m[i]->failures_total = 0;
         m[i]->norders = 0;
+        free(m[i]->respawned);
+        m[i]->respawned = NULL;
     }
     free(s->members);
     s->members = m;
@@ -739,13 +741,34 @@ static uint64_t backoff(const struct rdzv_state *s)
     return s->rules.backoff_ns > BACKOFF_MAX_NS / n ? BACKOFF_MAX_NS : s->rules.backoff_ns * n;
 }
 
+/* The starts among which the failure's start is counted: its worker's, if that was started again
+ * alone, else the job's. *lived_ns: how long it lived. */
+static struct rdzv_starts *starts_of(struct rdzv_state *s, const struct failure *f, uint64_t now,
+                                     uint64_t *lived_ns)
+{
+    const struct rdzv_node *n = f->node >= 0 && f->node < s->nmembers ? s->members[f->node] : NULL;
+    struct rdzv_worker *w = n && n->respawned ? &n->respawned[f->local_rank] : NULL;
+    bool alone = w && w->start_ns;
+    uint64_t start = alone ? w->start_ns : s->run_ns;
+    *lived_ns = now > start ? now - start : 0;
+    return alone ? &w->starts : &s->crash_loop.job;
+}
+
+static bool is_crash_loop(struct rdzv_state *s, const struct failure *f, uint64_t now)
+{
+    uint64_t lived;
+    const struct rdzv_starts *starts = starts_of(s, f, now, &lived);
+    return rdzv_starts_would(starts, f, lived, s->rules.progress_ns) >= RDZV_ALIKE_MAX;
+}
+
 /* A worker has failed: the job ends, or a restart is charged, and may be delayed. */
 static void after_failure(struct rdzv_state *s, const struct failure *first, uint64_t now)
 {
     char text[FAILURE_TEXT_MAX];
     const struct failure *final = final_failure(s);
-    int alike = rdzv_crash_loop_failure(&s->crash_loop, first, s->stop_ns - s->run_ns,
-                                        s->rules.progress_ns);
+    uint64_t lived;
+    struct rdzv_starts *starts = starts_of(s, first, s->stop_ns, &lived);
+    int alike = rdzv_starts_failure(starts, first, lived, s->rules.progress_ns);
     bool left = s->restarts < s->rules.max_restarts;
     if (left && final && exit_codes_has(&s->rules.no_restart, final->exit_code) &&
         final->kind == FAILURE_EXIT)
@@ -835,10 +858,17 @@ static void order_respawn(struct rdzv_state *s, struct rdzv_node *n, const struc
 {
     char text[FAILURE_TEXT_MAX];
     n->answered_ns = seen_ns;
+    uint64_t lived;
+    struct rdzv_starts starts = *starts_of(s, f, now, &lived);
+    uint64_t pause =
+        rdzv_crash_loop_pause(rdzv_starts_failure(&starts, f, lived, s->rules.progress_ns));
     struct rdzv_order order = {.respawn = {.id = ++n->last_order,
                                            .local_rank = f->local_rank,
                                            .restart_count = ++s->restarts}};
-    order.due_ns = now + backoff(s);
+    order.due_ns = now + (pause > backoff(s) ? pause : backoff(s));
+    if (!n->respawned)
+        n->respawned = xcalloc((size_t)n->hello.nproc, sizeof(*n->respawned));
+    n->respawned[f->local_rank] = (struct rdzv_worker){order.due_ns, starts};
     n->orders = xrealloc(n->orders, (size_t)(n->norders + 1) * sizeof(*n->orders));
     n->orders[n->norders++] = order;
     if (order.due_ns > now && order.due_ns < s->respawn_at)
@@ -887,7 +917,8 @@ static void node_failed(struct rdzv_state *s, struct rdzv_node *n, const struct 
         s->rules.restart_policy == RESTART_WORKER && n->hello.restart_policy == RESTART_WORKER;
     if (own && alone && s->phase.state == RDZV_RUN && f.kind != FAILURE_EXEC &&
         !(f.kind == FAILURE_EXIT && exit_codes_has(&s->rules.no_restart, f.exit_code)) &&
-        s->restarts < s->rules.max_restarts) {
+        cause_action_of(&s->rules.actions, cause_of_failure(&f)) == ACTION_RESTART &&
+        s->restarts < s->rules.max_restarts && !is_crash_loop(s, &f, now)) {
         order_respawn(s, n, &f, seen_ns, now);
         return;
     }
@@ -896,9 +927,7 @@ static void node_failed(struct rdzv_state *s, struct rdzv_node *n, const struct 
         return;
     char text[RDZV_TEXT_MAX];
     failure_describe(&f, text, sizeof(text));
-    bool on = may_restart(s) && rdzv_crash_loop_would(&s->crash_loop, &f, now - s->run_ns,
-                                                      s->rules.progress_ns) < RDZV_ALIKE_MAX;
-    begin_stop(s, STOP_FAILURE, on, text, &f, now);
+    begin_stop(s, STOP_FAILURE, may_restart(s) && !is_crash_loop(s, &f, now), text, &f, now);
 }
 
 /* ----------------------------------------------------------------------------------- membership */

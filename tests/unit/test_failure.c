@@ -510,10 +510,43 @@ START_TEST(offset_ages)
 }
 END_TEST
 
+static bool alike(const char *x, const char *y)
+{
+    struct failure a = {.kind = FAILURE_EXIT, .exit_code = 1, .rank = 0}, b = a;
+    b.rank = 7;
+    b.node = 3;
+    snprintf(a.stderr_tail, sizeof(a.stderr_tail), "%s", x);
+    snprintf(b.stderr_tail, sizeof(b.stderr_tail), "%s", y);
+    struct failure_likeness la = failure_likeness(&a), lb = failure_likeness(&b);
+    return failure_likeness_equal(&la, &lb);
+}
+
+START_TEST(alike_whatever_the_rank_and_the_numbers)
+{
+    ck_assert(alike("", ""));
+    ck_assert(alike("one\nRank 3: no memory at 0x7f12ab", "other\nRank 12: no memory at 0x1\n\n"));
+    ck_assert(alike("loss -1.5e-7, step 10", "loss 3, step 9"));
+    ck_assert(alike("[2026-11-28 04:05:06,123] failed", "[2026-01-01 00:00:00,999] failed"));
+    ck_assert(alike("connect to 10.0.0.1:29500: refused", "connect to 10.2.33.4:1: refused"));
+    ck_assert(!alike("KeyError: 'a'", "KeyError: 'b'"));
+    ck_assert(!alike("no such file", ""));
+    ck_assert(!alike("17", "x"));
+    struct failure f = {.kind = FAILURE_EXIT, .exit_code = 1}, g = f;
+    g.exit_code = 2;
+    struct failure_likeness lf = failure_likeness(&f), lg = failure_likeness(&g);
+    ck_assert(!failure_likeness_equal(&lf, &lg));
+    g = f;
+    g.kind = FAILURE_SIGNAL;
+    lg = failure_likeness(&g);
+    ck_assert(!failure_likeness_equal(&lf, &lg));
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("failure");
     TCase *tc = test_case(s, "first", 20);
+    tcase_add_test(tc, alike_whatever_the_rank_and_the_numbers);
     tcase_add_test(tc, first_is_the_earliest);
     tcase_add_test(tc, a_stopped_worker_is_never_first);
     tcase_add_test(tc, first_is_the_hard_fault_within_the_skew);

@@ -273,6 +273,32 @@ START_TEST(the_same_failure_at_once_backs_off_and_ends)
 }
 END_TEST
 
+/* All ranks fail alike: which of them is seen first differs from start to start. */
+START_TEST(the_same_failure_on_other_ranks_is_a_crash_loop)
+{
+    static const char *const lines[] = {"ImportError: no module 'x'",
+                                        "ImportError: no module 'x'\n"};
+    static const uint64_t pause_s[] = {0, 0, 1, 2, 4};
+    with_progress_rule();
+    for (int i = 0; i < 6; i++) {
+        run_all(2);
+        PHASE(RDZV_RUN);
+        tick_ms(100);
+        struct failure f = failure_of(i % 2, FAILURE_EXIT, 1);
+        snprintf(f.stderr_tail, sizeof(f.stderr_tail), "Traceback of pid %d\n%s", 100 + i,
+                 lines[i % 2]);
+        tell_failures((uint32_t)(i / 2 % 2), MEMBER_RUNNING, (uint32_t)i + 1, &f, 1, 0);
+        stopped(2);
+        if (i < 5) {
+            tick_ms(pause_s[i] * 1000);
+            PHASE(RDZV_PREPARE);
+        }
+    }
+    PHASE(RDZV_FINISH);
+    HAS(seen[0].result.final, "6 starts in a row have ended so within 10 s");
+}
+END_TEST
+
 START_TEST(progress_or_another_failure_begins_anew)
 {
     with_progress_rule();
@@ -401,6 +427,7 @@ static Suite *suite(void)
     tcase_add_test(tc, some_exit_codes_are_final);
     tcase_add_test(tc, sets_of_exit_codes);
     tcase_add_test(tc, the_same_failure_at_once_backs_off_and_ends);
+    tcase_add_test(tc, the_same_failure_on_other_ranks_is_a_crash_loop);
     tcase_add_test(tc, progress_or_another_failure_begins_anew);
     tcase_add_test(tc, pauses);
     tcase_add_test(tc, a_node_that_is_blamed_again_and_again_is_left_out);

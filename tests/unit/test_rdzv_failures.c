@@ -555,6 +555,91 @@ START_TEST(exec_failure_is_not_respawned)
 }
 END_TEST
 
+/* One node, whose worker 1 may be started again alone. */
+static void worker_policy(enum cause cause, enum cause_action action)
+{
+    rules(RDZV_STATIC, 1, 1);
+    next_rules.max_restarts = 20;
+    next_rules.restart_policy = RESTART_WORKER;
+    next_rules.progress_ns = 10 * SEC;
+    next_rules.actions.of[cause] = (uint8_t)action;
+    start();
+    join(0, (struct who){.own = true});
+    run_all(1);
+}
+
+/* The nth failure of the job. */
+static void fails_alone(uint32_t nth, int code, const char *line)
+{
+    struct failure f = failure_of(1, FAILURE_EXIT, code);
+    snprintf(f.stderr_tail, sizeof(f.stderr_tail), "%s", line);
+    tell_failures(0, MEMBER_RUNNING, nth, &f, 1, 0);
+}
+
+START_TEST(a_cause_that_ends_the_job_ends_it_under_the_worker_policy)
+{
+    worker_policy(CAUSE_EXIT, ACTION_END);
+    fails_alone(1, 3, "");
+    PHASE(RDZV_STOP);
+    ck_assert(!seen[0].why.restarting);
+    stop_all(1);
+    ck_assert_int_eq(seen[0].result.exit_code, 3);
+    ck_assert_int_eq(seen[0].result.restarts, 0);
+    HAS(seen[0].result.final, "a failure of the class exit ends the job (--on_cause)");
+}
+END_TEST
+
+START_TEST(a_cause_that_evicts_stops_the_round_under_the_worker_policy)
+{
+    worker_policy(CAUSE_EXIT, ACTION_EVICT);
+    fails_alone(1, 3, "");
+    PHASE(RDZV_STOP);
+    ck_assert(seen[0].why.restarting);
+}
+END_TEST
+
+START_TEST(a_crash_loop_of_one_worker_backs_off_and_ends)
+{
+    static const uint64_t pause_s[] = {0, 0, 1, 2, 4};
+    worker_policy(CAUSE_NONE, ACTION_DEFAULT);
+    for (uint32_t i = 0; i < 5; i++) {
+        tick(1);
+        fails_alone(i + 1, 9, i % 2 ? "Error 17: no" : "Error 4: no\n");
+        PHASE(RDZV_RUN);
+        ck_assert_int_eq(seen[0].view.nrespawns, pause_s[i] ? 0 : 1);
+        tick(pause_s[i]);
+        ck_assert_int_eq(seen[0].view.nrespawns, 1);
+        struct rdzv_status st = status_of(0, MEMBER_RUNNING);
+        st.respawned = seen[0].order.id;
+        tell(0, st);
+    }
+    fails_alone(6, 9, "Error 5: no");
+    PHASE(RDZV_STOP);
+    ck_assert(!seen[0].why.restarting);
+    stop_all(1);
+    ck_assert_int_eq(seen[0].result.restarts, 5);
+    HAS(seen[0].result.final, "6 starts in a row have ended so within 10 s");
+}
+END_TEST
+
+START_TEST(a_worker_that_lived_longer_begins_anew)
+{
+    worker_policy(CAUSE_NONE, ACTION_DEFAULT);
+    for (uint32_t i = 0; i < 12; i++) {
+        for (int k = 0; k < (i % 2 ? 3 : 1); k++) {
+            tick(4);
+            say(0, MEMBER_RUNNING);
+        }
+        fails_alone(i + 1, 9, "");
+        PHASE(RDZV_RUN);
+        ck_assert_int_eq(seen[0].view.nrespawns, 1);
+        struct rdzv_status st = status_of(0, MEMBER_RUNNING);
+        st.respawned = seen[0].order.id;
+        tell(0, st);
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("rdzv_failures");
@@ -585,6 +670,10 @@ static Suite *suite(void)
     tcase_add_test(tc, a_failure_is_charged_once);
     tcase_add_test(tc, respawn_waits_for_the_backoff);
     tcase_add_test(tc, exec_failure_is_not_respawned);
+    tcase_add_test(tc, a_cause_that_ends_the_job_ends_it_under_the_worker_policy);
+    tcase_add_test(tc, a_cause_that_evicts_stops_the_round_under_the_worker_policy);
+    tcase_add_test(tc, a_crash_loop_of_one_worker_backs_off_and_ends);
+    tcase_add_test(tc, a_worker_that_lived_longer_begins_anew);
     return s;
 }
 

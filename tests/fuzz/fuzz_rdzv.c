@@ -93,6 +93,8 @@ static void decode_table(struct rd r)
 
 static void put_answers(struct buf *b, const struct rdzv_answers *m)
 {
+    struct tree_answers a = {.to = m->to, .kind = m->kind, .id = m->id};
+    struct rdzv_answers rest = *m;
     struct rdzv_answer one;
     while (rdzv_next_answer(&rest, &one))
         tree_answers_add(&a, one.data, one.len);
@@ -120,6 +122,8 @@ static void decode(const uint8_t *p, size_t n)
         struct rdzv_branch branch;
         struct rdzv_child child;
         struct rdzv_direct direct;
+        struct rdzv_request request;
+        struct rdzv_answer answer;
         struct rdzv_answers answers;
         struct rdzv_shown shown;
         struct output {
@@ -154,6 +158,10 @@ static void decode(const uint8_t *p, size_t n)
         rdzv_put_child(&b, &m.child);
     else if (type == RDZV_MSG_DIRECT && rdzv_get_direct(&r, &m.direct))
         rdzv_put_direct(&b, &m.direct);
+    else if (type == RDZV_MSG_REQUEST && rdzv_get_request(&r, &m.request))
+        rdzv_put_request(&b, &m.request);
+    else if (type == RDZV_MSG_ANSWER && rdzv_get_answer(&r, &m.answer))
+        rdzv_put_answer(&b, &m.answer);
     else if (type == RDZV_MSG_TOLD &&
              rdzv_get_told(&r, &m.told.gen, &m.told.number, &m.told.request))
         rdzv_put_told(&b, m.told.gen, m.told.number, &m.told.request);

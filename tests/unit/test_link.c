@@ -100,7 +100,7 @@ static void give(const void *p, size_t n)
     loop_turns(&loop, 2);
 }
 
-#define HELLO "DLR1\x01\0\0\0"
+#define HELLO "DLR1\x02\0\0\0"
 
 START_TEST(frames_come_whole_however_they_are_cut)
 {

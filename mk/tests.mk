@@ -50,8 +50,8 @@ $(BUILD)/tests/coll_worker $(BUILD)/tests/hang_worker:
 # Libraries that a test machine lacks, as far as is needed: one file each, under the real name.
 fake = $(BUILD)/tests/fake/$(1)
 FAKES := $(call fake,profiler.so) $(call fake,clock.so) $(call fake,failing_calls.so) $(call fake,stamps.so) $(call fake,libnvidia-ml.so.1) $(call fake,libnccl.so.2) $(call fake,libnccl-old.so.2)
-reducing := $(patsubst %,$(BUILD)/pic/collectives/reduce/%.o,dtype reduce reduce_pairs reduce_user reduce_portable reduce_avx2 reduce_avx512) \
-            $(patsubst %,$(BUILD)/pic/%.o,collectives/api/task collectives/api/fiber core/err core/fd core/futex)
+reducing := $(patsubst %,$(BUILD)/pic/collectives/reduce/%.o,reduce reduce_pairs reduce_user reduce_portable reduce_avx2 reduce_avx512) \
+            $(patsubst %,$(BUILD)/pic/%.o,collectives/base/dtype collectives/base/task collectives/base/fiber core/err core/fd core/futex)
 $(call fake,libnccl.so.2): $(BUILD)/pic/tests/fake/nccl.o $(reducing)
 $(call fake,libnccl-old.so.2): $(BUILD)/pic/tests/fake/nccl_old.o $(reducing)
 $(call fake,clock.so): $(BUILD)/pic/tests/fake/clock.o

@@ -57,18 +57,29 @@ room launcher/options agent agent/base agent/device agent/output agent/process r
 room launcher/control agent agent/base agent/report rendezvous/rules
 room launcher/hosts launcher/options agent/base agent/output agent/process rendezvous/rules rendezvous/wire
 room launcher/api launcher/hosts
-room collectives/reduce collectives collectives/api
-room collectives/net collectives/api collectives/bootstrap collectives/reduce
-room collectives/shm collectives/api collectives/net collectives/reduce
-room collectives/p2p collectives/api collectives/net collectives/shm collectives/reduce collectives/nccl
-room collectives/nccl collectives collectives/api
+room collectives/base collectives
+room collectives/reduce collectives collectives/base
+room collectives/bootstrap collectives collectives/base rendezvous/store
+room collectives/wire collectives/base collectives/bootstrap
+room collectives/comm collectives collectives/base collectives/bootstrap collectives/reduce collectives/wire
+room collectives/net collectives/base collectives/comm collectives/reduce collectives/wire
+room collectives/shm collectives/base collectives/comm collectives/reduce collectives/wire
+room collectives/hier collectives/comm collectives/net collectives/shm
+room collectives/p2p collectives/base collectives/comm collectives/shm collectives/wire
+room collectives/perform collectives collectives/base collectives/comm collectives/hier collectives/net collectives/shm
+room collectives/nccl collectives collectives/base collectives/comm collectives/perform
+room collectives/ops collectives collectives/base collectives/bootstrap collectives/comm collectives/hier collectives/nccl collectives/net collectives/p2p collectives/perform collectives/reduce collectives/shm
 room collectives/profiler collectives/bootstrap
 
-# no include cycle between units (x.c with x.h): tsort names the units of one.
-loop=$(grep -rE '^[[:space:]]*#[[:space:]]*include "(core|rendezvous|agent|launcher|collectives)/' \
+# no include cycle, neither between units (x.c with x.h) nor between rooms: tsort names the units or rooms of one.
+includes=$(grep -rE '^[[:space:]]*#[[:space:]]*include "(core|rendezvous|agent|launcher|collectives)/' \
         core rendezvous agent launcher collectives --include='*.[ch]' |
-    sed -nE 's/^([^:]*)\.[ch]:.*include "([^"]*)\.[a-z]+".*/\1 \2/p' | awk '$1 != $2' | tsort 2>&1 >/dev/null)
+    sed -nE 's/^([^:]*)\.[ch]:.*include "([^"]*)\.[a-z]+".*/\1 \2/p')
+loop=$(printf '%s\n' "$includes" | awk '$1 != $2' | tsort 2>&1 >/dev/null)
 [ -z "$loop" ] || { printf 'include cycle:\n%s\n' "$loop"; bad=1; }
+loop=$(printf '%s\n' "$includes" | sed -E 's,/[^/ ]*( |$),\1,g' |
+    awk '$1 != $2' | sort -u | tsort 2>&1 >/dev/null)
+[ -z "$loop" ] || { printf 'rooms in a circle:\n%s\n' "$loop"; bad=1; }
 
 # third-party headers: one door each.
 door() {

@@ -10,7 +10,7 @@
 #include "collectives/bootstrap/bootstrap.h"
 #include "collectives/bootstrap/env.h"
 #include "collectives/bootstrap/world.h"
-#include "collectives/api/exit_notify.h"
+#include "collectives/bootstrap/exit_notify.h"
 #include "core/fd.h"
 
 /* The listening socket can serve one communicator at a time. */

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "collectives/api/store.h"
+#include "collectives/bootstrap/store.h"
 #include "core/clock.h"
 #include "core/fd.h"
 

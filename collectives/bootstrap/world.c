@@ -10,7 +10,7 @@
 
 #include "collectives/bootstrap/bootstrap.h"
 #include "collectives/bootstrap/starter.h"
-#include "collectives/api/wait.h"
+#include "collectives/base/wait.h"
 #include "core/fd.h"
 #include "rendezvous/store/store_thread.h"
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "collectives/bootstrap/job_segment.h"
-#include "collectives/api/wait.h"
+#include "collectives/base/wait.h"
 #include "core/err.h"
 #include "core/netaddr.h"
 

@@ -141,7 +141,7 @@ static void settle_records(struct nccl *n, struct dlcoll_work *w, int code)
 {
     if (w->record)
         recorder_end(&n->comm->job->recorder, w->record, code);
-    async_complete(w, code);
+    work_complete(w, code);
 }
 
 static struct dlcoll_work *take_works(struct nccl *n)
@@ -594,19 +594,19 @@ static int mark(struct nccl *n, struct coll_call *call, cuda_stream stream)
     pthread_mutex_unlock(&n->lock);
     if (again)
         return rc == CUDA_OK ? 0 : cuda_error(n, rc, call);
-    if (!(w = async_new_work(n->comm)))
+    if (!(w = work_new(n->comm)))
         return -ENOMEM;
     rc = make_events(n, w);
     if (rc == CUDA_OK)
         rc = n->cuda->EventRecord(w->event, stream);
     if (rc != CUDA_OK) {
-        async_put_back(w);
+        work_put_back(w);
         return cuda_error(n, rc, call);
     }
     w->marker = true;
     atomic_store_explicit(&w->detached, true, memory_order_relaxed);
     if (!add_work(n, w, call, 0)) {
-        async_put_back(w);
+        work_put_back(w);
         return -ECANCELED;
     }
     pthread_mutex_lock(&n->lock);
@@ -646,7 +646,7 @@ static int perform(struct nccl *n, struct enqueued *q, struct coll_call *call, v
             call_name(call->sig.kind));
     bool wait = !work && !stream, timed = n->times && !capturing;
     bool own = timed && !work && !wait; /* a marker of its own, whose events take the time */
-    if ((work || own) && !(w = async_new_work(c)))
+    if ((work || own) && !(w = work_new(c)))
         return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(call->sig.kind));
     if (w)
         w->marker = own;
@@ -686,9 +686,9 @@ static int perform(struct nccl *n, struct enqueued *q, struct coll_call *call, v
     if ((!w && !recorded) || code < 0)
         recorder_end(&c->job->recorder, number, code);
     if (own && code < 0) {
-        async_put_back(w);
+        work_put_back(w);
     } else if (w && code < 0) {
-        async_complete(w, code);
+        work_complete(w, code);
         dlcoll_work_free(w);
     } else if (w) {
         if (work)

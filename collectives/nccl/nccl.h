@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "collectives/api/coll_call.h"
+#include "collectives/comm/coll_call.h"
 #include "collectives/dlcoll.h"
 #include "core/err.h"
 

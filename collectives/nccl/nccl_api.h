@@ -5,8 +5,8 @@
  * The library calls the driver rather than the runtime: a program may have linked a runtime
  * statically, or have loaded another version of it, but a process has one driver, which sees all
  * memory. */
-#ifndef COLLECTIVES_NCCL_API_H
-#define COLLECTIVES_NCCL_API_H
+#ifndef COLLECTIVES_NCCL_NCCL_API_H
+#define COLLECTIVES_NCCL_NCCL_API_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -6,8 +6,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "collectives/api/comm.h"
-#include "collectives/api/work.h"
+#include "collectives/comm/comm.h"
+#include "collectives/comm/work.h"
 #include "collectives/nccl/nccl_api.h"
 #include "collectives/nccl/nccl_helper.h"
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "collectives/api/wait.h"
+#include "collectives/base/wait.h"
 #include "core/clock.h"
 #include "core/thread.h"
 

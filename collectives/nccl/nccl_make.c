@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "collectives/api/coll.h"
 #include "collectives/nccl/nccl.h"
 #include "collectives/nccl/nccl_comm.h"
+#include "collectives/perform/perform.h"
 #include "core/log.h"
 
 enum { RANKS_PER_ROOT = 256 }; /* beyond, several unique ids are used where NCCL can */
@@ -128,7 +128,7 @@ static struct peer *share_peers(struct nccl *n, int roots, uint64_t deadline_ns,
         own->bus[0] = '\0';
     struct coll_call call = nccl_internal_call(c, CALL_ALL_GATHER, all, sizeof(*all), deadline_ns);
     call.sig.kind = CALL_NCCL_INIT; /* what a rank is told that is in another operation */
-    *code = coll_perform(c, &call, NULL);
+    *code = perform_call(c, &call, NULL);
     if (*code == 0)
         *code = check_peers(c, all, roots);
     if (*code == 0)
@@ -148,7 +148,7 @@ static int share_id(dlcoll_comm *c, const struct nccl_api *api, struct nccl_id *
     struct coll_call call =
         nccl_internal_call(c, CALL_BROADCAST, id, NCCL_ID_BYTES, comm_deadline(c->timeout_ms));
     call.sig.kind = CALL_NCCL_INIT;
-    int code = coll_perform(c, &call, NULL);
+    int code = perform_call(c, &call, NULL);
     if (code == 0 && memcmp(id, &none, sizeof(none)) == 0)
         code = comm_error(c, DLCOLL_EBACKEND, "nccl: there is no unique id: %s",
                           rc ? api->GetErrorString(rc) : "NCCL on rank 0 makes none");

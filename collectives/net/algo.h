@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "collectives/api/coll_call.h"
+#include "collectives/comm/coll_call.h"
 #include "collectives/net/schedule.h"
 
 /* One operation as one rank sees it. All but `rank` and `in_place` is equal on every rank, so that

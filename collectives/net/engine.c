@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/api/task.h"
+#include "collectives/base/task.h"
 #include "core/clock.h"
 #include "core/debug_assert.h"
 

@@ -16,10 +16,10 @@
 #include <stdint.h>
 
 #include "collectives/net/schedule.h"
-#include "collectives/net/transport.h"
-#include "collectives/net/wire.h"
+#include "collectives/wire/transport.h"
+#include "collectives/wire/wire.h"
 #include "collectives/reduce/reduce.h"
-#include "collectives/api/wait.h"
+#include "collectives/base/wait.h"
 #include "core/err.h"
 
 struct engine_run {

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/api/algo_select.h"
-#include "collectives/api/comm.h"
+#include "collectives/comm/algo_select.h"
+#include "collectives/comm/comm.h"
 #include "collectives/net/algo.h"
-#include "collectives/api/provider.h"
-#include "collectives/api/recorder.h"
+#include "collectives/comm/provider.h"
+#include "collectives/base/recorder.h"
 #include "core/debug_assert.h"
 
 static bool is_stopped(const void *comm)
@@ -32,27 +32,13 @@ static void net_ask(const void *comm, const int *ranks, int n)
     if (!a.seq || !recorder_find(c->job->recorder.line, c->id, &a.seq, &a.sig) ||
         a.seq != c->net->seq)
         return;
-    struct tcp_opts o = net_tcp_opts(c, CHANNEL_COLL);
+    struct tcp_opts o = comm_tcp_opts(c, CHANNEL_COLL);
     tcp_send_asks(&o, &a, ranks, n);
-}
-
-struct tcp_opts net_tcp_opts(struct dlcoll_comm *comm, enum channel channel)
-{
-    return (struct tcp_opts){.acceptor = &comm->job->acceptor,
-                             .comm = comm->id,
-                             .channel = channel,
-                             .rule = channel == CHANNEL_P2P ? TCP_SENDER : TCP_LOWER,
-                             .rank = comm->rank,
-                             .size = comm->size,
-                             .world_ranks = comm->world_ranks,
-                             .sockets = comm->job->conf.sockets,
-                             .congestion = comm->job->conf.congestion,
-                             .stop_word = comm->job_word};
 }
 
 int net_new(struct net **out, struct dlcoll_comm *comm, struct err *e)
 {
-    struct tcp_opts o = net_tcp_opts(comm, CHANNEL_COLL);
+    struct tcp_opts o = comm_tcp_opts(comm, CHANNEL_COLL);
     struct net *n = calloc(1, sizeof(*n));
     if (!n)
         return err_set(e, -ENOMEM, "no memory");
@@ -110,7 +96,7 @@ static const struct algo *net_find_algo(enum call_kind kind, const char *name)
 
 static const struct algo *choose(const struct coll_call *c, const struct coll *coll)
 {
-    struct algo_key key = provider_key(c);
+    struct algo_key key = comm_algo_key(c);
     const struct algo_rule *r;
     for (size_t at = 0; (r = algo_select_next(&c->comm->job->algo_select, &key, "net", &at));) {
         const struct algo *a = net_find_algo(coll->kind, r->algo);
@@ -220,4 +206,13 @@ static bool net_can(const struct coll_call *c)
     return true;
 }
 
-const struct coll_provider net_provider = {.name = "net", .can = net_can, .run = net_run};
+static const char *name_algo(size_t i, enum call_kind *kind)
+{
+    if (i == g_nalgos)
+        return NULL;
+    *kind = g_algos[i].kind;
+    return g_algos[i].name;
+}
+
+const struct coll_provider net_provider = {
+    .name = "net", .can = net_can, .run = net_run, .algo = name_algo};

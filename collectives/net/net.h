@@ -2,10 +2,12 @@
 #ifndef COLLECTIVES_NET_NET_H
 #define COLLECTIVES_NET_NET_H
 
-#include "collectives/api/coll_call.h"
+#include "collectives/comm/coll_call.h"
 #include "collectives/net/engine.h"
 #include "collectives/net/schedule.h"
-#include "collectives/net/tcp.h"
+#include "collectives/wire/tcp.h"
+
+struct coll_provider;
 
 struct net {
     struct transport *transport;
@@ -24,6 +26,6 @@ void net_free(struct net *n); /* NULL is allowed */
 /* The algorithm that the provider would choose. */
 const char *net_algo(const struct coll_call *c);
 
-struct tcp_opts net_tcp_opts(struct dlcoll_comm *comm, enum channel channel);
+extern const struct coll_provider net_provider; /* any ranks, over sockets */
 
 #endif

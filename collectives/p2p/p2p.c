@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/api/task.h"
-#include "collectives/api/work.h"
-#include "collectives/api/comm.h"
-#include "collectives/net/net.h"
+#include "collectives/base/task.h"
+#include "collectives/comm/progress.h"
+#include "collectives/comm/work.h"
+#include "collectives/comm/comm.h"
 #include "collectives/p2p/p2p_state.h"
 #include "collectives/shm/ring.h"
 #include "core/clock.h"
@@ -91,7 +91,7 @@ static void end_op(struct p2p *p, struct p2p_op *op, int code)
             return;
     }
     if (w) {
-        async_complete(w, code);
+        work_complete(w, code);
     } else {
         op->result = code;
         atomic_store_explicit(&op->ended, 1, memory_order_release);
@@ -453,9 +453,15 @@ void p2p_wait(struct dlcoll_comm *comm, const _Atomic uint32_t *done, uint64_t u
     stop_waiting(p);
 }
 
-void p2p_assist(struct dlcoll_comm *comm)
+bool p2p_is_busy(const struct dlcoll_comm *comm)
 {
-    struct p2p *p = comm->p2p;
+    return comm->p2p && atomic_load_explicit(&comm->p2p->under_way, memory_order_relaxed);
+}
+
+/* One turn of the task, unless somebody else sees to it; parks when there is nothing to do. */
+static void p2p_assist(struct p2p *p)
+{
+    dlcoll_comm *comm = p->comm;
     if (atomic_load(&p->waiters)) {
         task_park(UINT64_MAX); /* the last of them rings */
         return;
@@ -470,9 +476,16 @@ void p2p_assist(struct dlcoll_comm *comm)
     task_yield();
 }
 
-bool p2p_is_busy(const struct dlcoll_comm *comm)
+static void run_task(void *arg)
 {
-    return comm->p2p && atomic_load_explicit(&comm->p2p->under_way, memory_order_relaxed);
+    struct p2p *p = arg;
+    while (p2p_is_busy(p->comm) && !atomic_load(&p->quit))
+        p2p_assist(p);
+}
+
+void p2p_ring_task(struct dlcoll_comm *comm)
+{
+    task_ring(atomic_load_explicit(&comm->p2p_slot, memory_order_relaxed));
 }
 
 /* ---------------------------------------------------------------------------- beginning and end */
@@ -480,7 +493,7 @@ bool p2p_is_busy(const struct dlcoll_comm *comm)
 static int p2p_new(struct dlcoll_comm *comm, struct err *e)
 {
     size_t size = (size_t)comm->size;
-    struct tcp_opts o = net_tcp_opts(comm, CHANNEL_P2P);
+    struct tcp_opts o = comm_tcp_opts(comm, CHANNEL_P2P);
     struct p2p *p = calloc(1, sizeof(*p));
     struct p2p_peer *peers = calloc(size, sizeof(*peers));
     struct p2p_ahead *ahead = calloc(size, sizeof(*ahead));
@@ -532,6 +545,12 @@ static inline struct p2p *p2p_of(struct dlcoll_comm *comm)
 {
     struct p2p *p = comm->p2p;
     return p ? p : make_once(comm);
+}
+
+int p2p_start_task(struct dlcoll_comm *comm)
+{
+    struct p2p *p = p2p_of(comm);
+    return p ? comm_start_task(comm, &p->task, run_task, p, &comm->p2p_slot) : -ENOMEM;
 }
 
 /* Numbers it, and shows it in the flight recorder. What a monitored barrier consists of has that
@@ -655,7 +674,7 @@ bool p2p_try(struct dlcoll_comm *comm, struct p2p_op *op)
         return false;
     if (comm->multiple)
         return try_locked(p, op);
-    return !async_has_thread(comm) && try_one(p, op);
+    return !comm_has_task(comm) && try_one(p, op);
 }
 
 int p2p_run(struct dlcoll_comm *comm, struct p2p_op *op)
@@ -780,14 +799,17 @@ bool p2p_is_claimed(struct dlcoll_comm *comm, const void *message)
     return un;
 }
 
-void p2p_stop(struct dlcoll_comm *comm, int code)
+void p2p_stop(struct dlcoll_comm *comm)
 {
     struct p2p *p = comm->p2p;
     if (!p)
         return;
+    atomic_store(&p->quit, true);
+    progress_leave(&p->task);
+    atomic_store(&comm->p2p_slot, 0);
     pthread_mutex_lock(&p->lock);
     if (!p->stopped)
-        stop(p, code);
+        stop(p, DLCOLL_EABORTED);
     pthread_mutex_unlock(&p->lock);
 }
 

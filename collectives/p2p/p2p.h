@@ -67,12 +67,17 @@ void p2p_end_receives(struct dlcoll_comm *comm, int code);
 /* Whether the message is claimed by a probe, and not received yet. */
 bool p2p_is_claimed(struct dlcoll_comm *comm, const void *message);
 
-/* For the task: one turn, unless somebody else sees to it; parks when there is nothing to do. */
-void p2p_assist(struct dlcoll_comm *comm);
+/* Makes the task if there is none, before an operation begins that it is to progress, because a
+ * started operation could not be taken back: there are operations with a handle, and a collective
+ * operation may wait for a rank that is in a send to this one. 0 or -ENOMEM. */
+int p2p_start_task(struct dlcoll_comm *comm);
+/* Rings for the task, if there is one: messages are under way. */
+void p2p_ring_task(struct dlcoll_comm *comm);
+
 bool p2p_is_busy(const struct dlcoll_comm *comm); /* something is under way */
 
-/* Closes all connections; everything under way is completed with the code. */
-void p2p_stop(struct dlcoll_comm *comm, int code);
+/* Ends the task, and closes all connections; everything under way gets DLCOLL_EABORTED. */
+void p2p_stop(struct dlcoll_comm *comm);
 void p2p_free(struct p2p *p); /* NULL is allowed */
 
 #endif

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/api/comm.h"
-#include "collectives/reduce/dtype.h"
-#include "collectives/net/tcp.h"
+#include "collectives/comm/comm.h"
+#include "collectives/base/dtype.h"
+#include "collectives/wire/tcp.h"
 #include "collectives/p2p/p2p_state.h"
 #include "collectives/shm/memory.h"
 #include "collectives/shm/ring.h"

@@ -7,15 +7,16 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "collectives/api/coll_call.h"
-#include "collectives/net/transport.h"
-#include "collectives/net/wire.h"
+#include "collectives/base/task.h"
+#include "collectives/comm/coll_call.h"
+#include "collectives/wire/transport.h"
+#include "collectives/wire/wire.h"
 #include "collectives/p2p/p2p_op.h"
 #include "collectives/shm/cost.h"
 
 enum {
 #define P2P(name, bytes, decides, measured) name = bytes,
-#include "collectives/api/selection.def"
+#include "collectives/comm/selection.def"
     P2P_FRAME_BYTES = sizeof(struct p2p_frame),
     P2P_AHEAD_BYTES = 4096,
     P2P_PLACED_BYTES = 64 * 1024,
@@ -100,6 +101,8 @@ struct p2p {
     uint64_t soonest_ns; /* the first deadline of what is under way, as last looked at */
     uint64_t nap_ns;     /* the task's next one */
     uint64_t seq;
+    struct task task;         /* progresses what is under way while no thread of the program does */
+    _Atomic bool quit;        /* of the task */
     struct coll_call failure; /* the argument of comm_fail() */
     int failed;               /* its status */
 };

@@ -198,16 +198,3 @@ void reduce_alone(const struct reduce_info *r, void *x, size_t count)
         reduce_find(r->dtype_value, DLCOLL_LOR, &lor) == 0)
         reduce_two(&lor, x, x, x, count);
 }
-
-const char *reduction_name(int code)
-{
-    static const char *const names[] = {"sum",  "prod", "max", "min",  "avg",    "band",  "bor",
-                                        "bxor", "land", "lor", "lxor", "minloc", "maxloc"};
-    _Static_assert(sizeof(names) / sizeof(names[0]) == REDUCTIONS, "every reduction has a name");
-    if (code == REDUCE_PREMUL)
-        return "premul_sum";
-    if (code == REDUCE_USER)
-        return "user function";
-    int i = reduction_index(code);
-    return i < 0 ? NULL : names[i];
-}

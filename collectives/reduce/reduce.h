@@ -30,7 +30,7 @@
 #include <stdint.h>
 
 #include "collectives/dlcoll.h"
-#include "collectives/reduce/dtype.h"
+#include "collectives/base/dtype.h"
 #include "core/err.h"
 
 /* dst[i] = a[i] op b[i]. dst may be a or b; it overlaps them in no other way. No alignment is
@@ -42,9 +42,6 @@ typedef void reduce_n_fn(void *dst, const void *const *src, int nsrc, size_t cou
 
 /* dst[i] = src[i] / by. dst may be src. */
 typedef void reduce_divide_fn(void *dst, const void *src, size_t count, int by);
-
-/* struct reduce_info's code, beside the built-in reductions' own values. */
-enum { REDUCE_PREMUL = 64, REDUCE_USER = 65 };
 
 /* A reduction of a type. A plain value; nothing to free. It is good as long as the op is. */
 struct reduce_info {
@@ -155,8 +152,5 @@ int reduce_pairs_find(int op, struct reduce_info *r);
 /* Ops that the program made (reduce_user.c): fills in what r has of them. False: `op` is none, or
  * has been freed. */
 bool reduce_user_find(int op, struct reduce_info *r);
-
-/* "sum"; also of a struct reduce_info's code. NULL: there is no such reduction. */
-const char *reduction_name(int code);
 
 #endif

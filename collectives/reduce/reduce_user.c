@@ -7,8 +7,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "collectives/api/error.h"
-#include "collectives/api/task.h"
+#include "collectives/base/error.h"
+#include "collectives/base/task.h"
 #include "collectives/reduce/reduce.h"
 
 enum {

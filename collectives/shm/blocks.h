@@ -2,7 +2,7 @@
 #ifndef COLLECTIVES_SHM_BLOCKS_H
 #define COLLECTIVES_SHM_BLOCKS_H
 
-#include "collectives/api/coll_call.h"
+#include "collectives/comm/coll_call.h"
 #include "collectives/shm/shm.h"
 
 /* The bytes by which reductions divide buffers: whole elements, and whole cache lines where

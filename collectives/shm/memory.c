@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "collectives/api/comm.h"
+#include "collectives/comm/comm.h"
 #include "collectives/shm/arena.h"
 #include "collectives/shm/shm.h"
 #include "core/fd.h"
@@ -147,6 +147,7 @@ static int memory_take(dlcoll_comm *comm, void *base, size_t bytes, bool mapped,
         s->bells[i] = job_bell(comm->job, comm->world_ranks[comm->topo.local_ranks[i]]);
     introduce(s);
     comm->shared_stop = &s->head->stop;
+    comm->wake_sharers = shm_wake_all;
     return 0;
 }
 

@@ -4,16 +4,17 @@
  *     "flat"            every rank stages; each copies or reduces all it needs
  *     "slices"          every rank reduces one slice
  *     "direct", "pull"  directly from buffer to buffer */
-#include "collectives/shm/tuning.h"
+#include "collectives/shm/provider.h"
 
-#include "collectives/api/provider.h"
+#include "collectives/comm/provider.h"
 #include "collectives/shm/direct.h"
 #include "collectives/shm/inline_msg.h"
 #include "collectives/shm/staged.h"
+#include "collectives/shm/tuning.h"
 
 struct shm_tuning shm_tuning = {
 #define SHM(name, bytes, decides, measured) .name = bytes,
-#include "collectives/api/selection.def"
+#include "collectives/comm/selection.def"
 };
 
 _Static_assert(SHM_FITS_ALWAYS *SHM_RANKS_MAX <= SHM_SLOT_BYTES, "elements of all ranks fit");

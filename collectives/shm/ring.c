@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/api/comm.h"
+#include "collectives/comm/comm.h"
 #include "collectives/shm/cma.h"
 #include "collectives/shm/shm.h"
-#include "collectives/api/task.h"
+#include "collectives/base/task.h"
 #include "core/memory_fence.h"
-#include "collectives/api/wait.h"
+#include "collectives/base/wait.h"
 
 /* The part of a cell's data in the cache line that the reader polls. */
 enum { FIRST_BYTES = 64 - offsetof(struct shm_cell, data) };

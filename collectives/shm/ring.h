@@ -1,5 +1,5 @@
-/* ring.h: the transport (net/transport.h) between the ranks of one node: byte rings in their shared
- * memory. The first stream to a peer carries this rank's messages and the peer's answers;
+/* ring.h: the transport (wire/transport.h) between the ranks of one node: byte rings in their
+ * shared memory. The first stream to a peer carries this rank's messages and the peer's answers;
  * the second carries the peer's messages and this rank's answers. */
 #ifndef COLLECTIVES_SHM_RING_H
 #define COLLECTIVES_SHM_RING_H
@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "collectives/net/transport.h"
+#include "collectives/wire/transport.h"
 
 struct dlcoll_comm;
 

@@ -34,8 +34,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "collectives/api/op_signature.h"
-#include "collectives/api/comm.h"
+#include "collectives/base/op_signature.h"
+#include "collectives/comm/comm.h"
 #include "core/bell.h"
 #include "collectives/shm/cost.h"
 #include "core/debug_assert.h"
@@ -49,7 +49,7 @@ enum {
     SHM_SLOT_BYTES = 512 * 1024,
     /* Slots of different ranks start in different cache sets and at other page offsets than a
      * program's buffers: copying is slow between addresses whose low 12 bits are nearly equal (see
-     * FRAME_DISTANCE in net/wire.h). */
+     * FRAME_DISTANCE in wire/wire.h). */
     SHM_SLOT_SKEW = 4096,
     SHM_SLOT_BEGIN = SHM_SLOT_SKEW / 4,
     SHM_SLOT_STRIDE = SHM_SLOT_BYTES + SHM_SLOT_SKEW,

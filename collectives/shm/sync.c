@@ -4,8 +4,8 @@
 #include <sched.h>
 #include <string.h>
 
-#include "collectives/api/comm.h"
-#include "collectives/api/task.h"
+#include "collectives/comm/comm.h"
+#include "collectives/base/task.h"
 #include "collectives/shm/memory.h"
 #include "core/clock.h"
 #include "core/memory_fence.h"

@@ -2,9 +2,9 @@
 #ifndef COLLECTIVES_SHM_SYNC_H
 #define COLLECTIVES_SHM_SYNC_H
 
-#include "collectives/api/coll_call.h"
+#include "collectives/comm/coll_call.h"
 #include "collectives/shm/shm.h"
-#include "collectives/api/wait.h"
+#include "collectives/base/wait.h"
 
 /* One operation of this rank. */
 struct shm_op {

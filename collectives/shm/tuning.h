@@ -7,7 +7,7 @@
 /* In bytes; selection.def describes each. Equal on every rank, because all must choose alike. */
 struct shm_tuning {
 #define SHM(name, bytes, decides, measured) size_t name;
-#include "collectives/api/selection.def"
+#include "collectives/comm/selection.def"
 };
 
 extern struct shm_tuning shm_tuning;

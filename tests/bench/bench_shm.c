@@ -3,7 +3,7 @@
  *     bench_shm RANKS OPS SIZES [BUDGET_MS] [shared] [NAME=VALUE...]
  *
  * OPS and SIZES are lists with commas; sizes as nccl-tests has them (K, M). `shared`: buffers from
- * the shared memory. NAME=VALUE: a row SHM of collectives/api/selection.def.
+ * the shared memory. NAME=VALUE: a row SHM of collectives/comm/selection.def.
  * For each a line
  *
  *     impl op ranks bytes usec_median usec_p99 algbw_GBps busbw_GBps
@@ -201,7 +201,7 @@ static void tune(const char *arg)
 #define SHM(name, bytes, decides, measured)                   \
     if (len == strlen(#name) && memcmp(arg, #name, len) == 0) \
         shm_tuning.name = v;
-#include "collectives/api/selection.def"
+#include "collectives/comm/selection.def"
 }
 
 int main(int argc, char **argv)

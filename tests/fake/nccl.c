@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "collectives/api/error.h"
+#include "collectives/base/error.h"
 #include "collectives/nccl/nccl_api.h"
 #include "collectives/reduce/reduce.h"
 

@@ -383,7 +383,7 @@ END_TEST
 /* The source of all that composes texts of errors. */
 static char *error_sources(void)
 {
-    char *a = read_file("collectives/api/error.c"), *b = read_file("collectives/api/failure.c");
+    char *a = read_file("collectives/base/error.c"), *b = read_file("collectives/comm/failure.c");
     char *both = xmalloc(strlen(a) + strlen(b) + 1), *to = both;
     for (const char *p = a; *p; p++)
         *to++ = *p;

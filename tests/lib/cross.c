@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/api/comm.h"
+#include "collectives/comm/comm.h"
 #include "core/mem.h"
 #include "tests/lib/thread_ranks.h"
 

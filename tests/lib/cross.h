@@ -24,7 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "collectives/api/op_signature.h"
+#include "collectives/base/op_signature.h"
 #include "collectives/dlcoll.h"
 #include "collectives/net/algo.h"
 #include "collectives/shm/tuning.h"

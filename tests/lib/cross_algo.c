@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/api/algo_select.h"
-#include "collectives/api/comm.h"
-#include "collectives/api/hier.h"
+#include "collectives/comm/algo_select.h"
+#include "collectives/comm/comm.h"
+#include "collectives/hier/hier.h"
 #include "collectives/net/net.h"
 #include "collectives/shm/inline_msg.h"
 #include "core/mem.h"

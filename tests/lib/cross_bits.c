@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/api/comm.h"
-#include "collectives/reduce/dtype.h"
+#include "collectives/comm/comm.h"
+#include "collectives/base/dtype.h"
 #include "core/mem.h"
 #include "tests/lib/cross.h"
 #include "tests/lib/thread_ranks.h"

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "collectives/api/algo_select.h"
-#include "collectives/api/comm.h"
+#include "collectives/comm/algo_select.h"
+#include "collectives/comm/comm.h"
 #include "collectives/net/net.h"
 #include "tests/lib/cross.h"
 #include "tests/lib/thread_ranks.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/reduce/dtype.h"
+#include "collectives/base/dtype.h"
 #include "core/mem.h"
 #include "tests/lib/thread_ranks.h"
 

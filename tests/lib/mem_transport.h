@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "collectives/net/transport.h"
+#include "collectives/wire/transport.h"
 
 struct mem_net;
 

@@ -6,7 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "collectives/api/provider.h"
+#include "collectives/comm/provider.h"
+#include "collectives/shm/provider.h"
 #include "collectives/reduce/reduce.h"
 #include "collectives/shm/memory.h"
 

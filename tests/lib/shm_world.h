@@ -5,7 +5,7 @@
 #ifndef TESTS_LIB_SHM_WORLD_H
 #define TESTS_LIB_SHM_WORLD_H
 
-#include "collectives/api/comm.h"
+#include "collectives/comm/comm.h"
 
 enum { SHM_WORLD_MOST = 16 };
 

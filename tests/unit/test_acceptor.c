@@ -15,8 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "collectives/net/acceptor.h"
-#include "collectives/net/tcp.h"
+#include "collectives/wire/acceptor.h"
+#include "collectives/wire/tcp.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "tests/lib/netns.h"

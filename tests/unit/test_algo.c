@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "collectives/api/algo_select.h"
-#include "collectives/reduce/dtype.h"
+#include "collectives/comm/algo_select.h"
+#include "collectives/base/dtype.h"
 #include "collectives/net/algo.h"
 #include "collectives/net/engine.h"
 #include "core/clock.h"

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "collectives/api/comm.h"
+#include "collectives/comm/comm.h"
 #include "core/clock.h"
 #include "core/mem.h"
 #include "rendezvous/store/store_client.h"

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "collectives/api/async.h"
-#include "collectives/api/comm.h"
+#include "collectives/perform/queue.h"
+#include "collectives/comm/comm.h"
 #include "core/clock.h"
 #include "core/mem.h"
 #include "tests/lib/thread_ranks.h"
@@ -187,7 +187,7 @@ static void short_messages(dlcoll_comm *comm, void *arg)
         THREAD_OK(dlcoll_recv(&got, 1, DLCOLL_I32, 1 - rank, comm, NULL, NULL));
         THREAD_EXPECT(got == turn, "%d", got);
     }
-    THREAD_EXPECT(!comm->shm || !async_has_thread(comm), "a thread was started");
+    THREAD_EXPECT(!comm->shm || !comm_has_task(comm), "a thread was started");
 }
 
 START_TEST(short_messages_need_no_thread)

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/api/comm.h"
-#include "collectives/reduce/dtype.h"
+#include "collectives/comm/comm.h"
+#include "collectives/base/dtype.h"
 #include "core/mem.h"
 #include "tests/lib/cross_values.h"
 #include "tests/lib/ranks.h"

@@ -10,7 +10,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "collectives/api/comm.h"
+#include "collectives/comm/comm.h"
 #include "collectives/shm/tuning.h"
 #include "core/clock.h"
 #include "tests/lib/thread_ranks.h"

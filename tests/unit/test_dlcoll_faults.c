@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "collectives/dlcoll.h"
-#include "collectives/net/wire.h"
+#include "collectives/wire/wire.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "tests/lib/ranks.h"

@@ -11,7 +11,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "collectives/api/comm.h"
+#include "collectives/comm/comm.h"
 #include "collectives/shm/tuning.h"
 #include "tests/lib/coll_ops.h"
 #include "tests/lib/ranks.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/api/comm.h"
+#include "collectives/comm/comm.h"
 #include "collectives/reduce/reduce.h"
 #include "core/mem.h"
 #include "tests/lib/cross_values.h"

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "agent/process/exit_notify.h"
-#include "collectives/api/exit_notify.h"
+#include "collectives/bootstrap/exit_notify.h"
 #include "core/fd.h"
 #include "core/futex.h"
 #include "core/mem.h"

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "collectives/api/comm.h"
-#include "collectives/api/hier.h"
-#include "collectives/api/provider.h"
+#include "collectives/comm/comm.h"
+#include "collectives/hier/hier.h"
+#include "collectives/comm/provider.h"
 #include "collectives/shm/tuning.h"
 #include "tests/lib/ranks.h"
 #include "tests/lib/test.h"

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "collectives/reduce/dtype.h"
+#include "collectives/base/dtype.h"
 #include "collectives/nccl/nccl_api.h"
 #include "core/clock.h"
 #include "core/mem.h"

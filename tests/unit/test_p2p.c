@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "collectives/dlcoll.h"
-#include "collectives/net/tcp.h"
+#include "collectives/wire/tcp.h"
 #include "collectives/p2p/p2p_state.h"
 #include "core/clock.h"
 #include "core/fd.h"

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "collectives/net/wire.h"
+#include "collectives/wire/wire.h"
 #include "collectives/p2p/p2p_state.h"
 #include "core/mem.h"
 #include "core/segment.h"

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "collectives/api/recorder.h"
+#include "collectives/base/recorder.h"
 
 enum { GROUP = 7 };
 

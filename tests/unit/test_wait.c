@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "collectives/api/wait.h"
+#include "collectives/base/wait.h"
 #include "core/clock.h"
 #include "tests/lib/test.h"
 

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/api/algo_select.h"
+#include "collectives/comm/algo_select.h"
 #include "collectives/net/algo.h"
 
 struct network {

@@ -116,45 +116,50 @@ static bool is_complete(const json_t *state, const struct job *j)
            number_of(state, "nnodes") >= number_of(j->status, "nodes");
 }
 
-static json_t *events_in_order(struct job *j)
+static json_t *in_order(const json_t *events)
 {
-    json_t *events = job_events(j), *sorted;
     size_t n = json_array_size(events);
-    if (!events && errno == ENOTSUP)
-        return NULL;
-    if (!events) {
-        log_error("process %ld does not answer: %s", job_shown_pid(j), strerror(errno));
-        return NULL;
-    }
-    json_t **e = xcalloc(n + 1, sizeof(json_t *));
+    json_t **e = xcalloc(n + 1, sizeof(json_t *)), *sorted = json_array();
     for (size_t i = 0; i < n; i++)
         e[i] = json_array_get(events, i);
     qsort(e, n, sizeof(json_t *), by_time);
-    sorted = json_array();
     for (size_t i = 0; i < n; i++)
         json_array_append(sorted, e[i]);
     free(e);
-    json_decref(events);
     return sorted;
 }
 
-/* The events once those of all nodes are here, or the time is up. */
+/* The events once those of all nodes are here, or the time is up. Those that are here are not asked
+ * for again. */
 static json_t *events_of_all(struct job *j, json_t **state)
 {
-    json_t *events = NULL;
-    for (int ms = 0; ms <= PATIENCE_MS; ms += ASK_MS) {
-        json_decref(events);
-        json_decref(*state);
-        *state = NULL;
-        events = events_in_order(j);
-        if (!events)
-            return NULL;
-        *state = fold(events);
+    json_t *all = json_array(), *events = NULL;
+    uint64_t end = mono_ns() + PATIENCE_MS * 1000000ull;
+    long at = 0;
+    for (bool last = false;; poll(NULL, 0, ASK_MS)) {
+        size_t before = json_array_size(all);
+        if (job_events_add(j, all, &at) < 0) {
+            if (errno != ENOTSUP)
+                log_error("process %ld does not answer: %s", job_shown_pid(j), strerror(errno));
+            json_decref(events);
+            events = NULL;
+            break;
+        }
+        last = mono_ns() >= end;
+        if (!events || json_array_size(all) > before) {
+            json_decref(events);
+            json_decref(*state);
+            events = in_order(all);
+            *state = fold(events);
+        }
         if (is_complete(*state, j))
-            return events;
-        poll(NULL, 0, ASK_MS);
+            break;
+        if (last) {
+            json_object_set_new(*state, "complete", json_false());
+            break;
+        }
     }
-    json_object_set_new(*state, "complete", json_false());
+    json_decref(all);
     return events;
 }
 

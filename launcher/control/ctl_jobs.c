@@ -104,29 +104,37 @@ json_t *job_ask(struct job *j, const char *command)
     return answer;
 }
 
-json_t *job_events(struct job *j)
+int job_events_add(struct job *j, json_t *all, long *at)
 {
-    json_t *all, *answer, *list;
     char command[40];
-    bool more = true;
-    if (j->ended)
-        return json_incref(json_object_get(j->status, "events"));
-    all = json_array();
-    for (long at = 0; more; json_decref(answer)) {
-        snprintf(command, sizeof(command), "events %ld\n", at);
-        answer = job_ask(j, command);
-        list = json_object_get(answer, "events");
+    bool more = !j->ended;
+    if (j->ended && *at == 0)
+        json_array_extend(all, json_object_get(j->status, "events"));
+    *at += j->ended;
+    while (more) {
+        snprintf(command, sizeof(command), "events %ld\n", *at);
+        json_t *answer = job_ask(j, command), *list = json_object_get(answer, "events");
         if (!list) { /* errno is job_ask()'s, or the launcher keeps none */
             errno = answer ? ENOTSUP : errno;
             json_decref(answer);
-            json_decref(all);
-            return NULL;
+            return -1;
         }
         json_array_extend(all, list);
-        at = number_of(answer, "next");
+        *at = number_of(answer, "next");
         more = json_is_true(json_object_get(answer, "more"));
+        json_decref(answer);
     }
-    return all;
+    return 0;
+}
+
+json_t *job_events(struct job *j)
+{
+    json_t *all = json_array();
+    long at = 0;
+    if (job_events_add(j, all, &at) == 0)
+        return all;
+    json_decref(all);
+    return NULL;
 }
 
 /* ------------------------------------------------------------------------------------- the jobs */

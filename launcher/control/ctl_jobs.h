@@ -55,6 +55,8 @@ json_t *job_ask(struct job *j, const char *command);
 
 /* The events that the launcher knows, an array, asked for in parts; NULL with errno set. */
 json_t *job_events(struct job *j);
+/* Adds those from number *at on, which goes on. -1 with errno set. */
+int job_events_add(struct job *j, json_t *all, long *at);
 
 /* Fields of an answer: "?" and 0 if they are not there. */
 const char *text_of(const json_t *j, const char *key);

@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -18,6 +19,7 @@
 #include "core/fd.h"
 #include "core/mem.h"
 #include "launcher/control/control.h"
+#include "rendezvous/rules/event_log.h"
 #include "tests/lib/proc.h"
 
 static char *dlaunchctl;
@@ -55,6 +57,14 @@ static void get_status(void *arg, struct agent_status *out)
                                           .endpoint = "10.0.0.1:29500"}};
 }
 
+static struct event_list events; /* empty: this launcher keeps none */
+
+static const struct event_list *get_events(void *arg)
+{
+    (void)arg;
+    return &events;
+}
+
 static void on_closed(void *arg)
 {
     (void)arg;
@@ -85,6 +95,7 @@ static pid_t launcher(const char *run_id)
             .host = "node-a", .name = "./train", .rdzv = {.run_id = run_id, .max_restarts = 3}};
         struct control_opts opts = {
             .pid = getpid(), .job = &job, .get_status = get_status, .stop = stop, .arg = &linger};
+        opts.get_events = events.n ? get_events : NULL;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         uv_loop_init(&loop);
         uv_timer_init(&loop, &linger);
@@ -528,6 +539,28 @@ START_TEST(beginnings_of_a_run_id)
 }
 END_TEST
 
+/* A log of more than 16 MiB comes in parts, all of it. */
+START_TEST(a_long_log)
+{
+    enum { EVENTS = 20000 };
+    static char text[EVENT_TEXT_MAX];
+    struct proc p;
+    int lines = 0;
+    memset(text, 'x', sizeof(text) - 1);
+    events = (struct event_list){.e = xcalloc(EVENTS, sizeof(struct event)), .n = EVENTS};
+    for (int i = 0; i < EVENTS; i++)
+        events.e[i] = (struct event){.name = EVENT_FAILURE, .wall_ns = 1, .text = text};
+    pid_t pid = launcher("long");
+    ck_assert_msg(ctl(&p, ARGV("events", pid_text(pid))) == 0, "%s", p.err);
+    for (const char *at = p.out; (at = strchr(at, '\n')); at++)
+        lines++;
+    ck_assert_int_eq(lines, EVENTS);
+    proc_fini(&p);
+    end(pid);
+    free(events.e);
+}
+END_TEST
+
 /* What the launcher refuses has not been done, in JSON either. */
 START_TEST(a_refusal)
 {
@@ -552,6 +585,7 @@ static Suite *suite(void)
     tcase_add_test(tc, stopping);
     tcase_add_test(tc, beginnings_of_a_run_id);
     tcase_add_test(tc, a_refusal);
+    tcase_add_test(tc, a_long_log);
     tcase_add_test(tc, dead_and_hung_launchers);
     tcase_add_test(tc, folders_with_two_names);
     tcase_add_test(tc, the_next_launcher_sweeps);

@@ -482,7 +482,7 @@ START_TEST(a_launcher_is_killed)
     proc_expect_out(&f[0], "worker.start", 30);
     expect_ctl(test_text("events %s", pid), "worker.start");
     ck_assert_int_eq(waitpid(f[2].pid, NULL, WNOHANG), 0);
-    kill(p.pid, SIGKILL);
+    kill(agent_of(&p), SIGKILL);
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(proc_wait(&f[i], 30), 1);
         expect_text(f[i].err, "is gone without the end of the job");

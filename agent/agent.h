@@ -1,38 +1,21 @@
-/* agent.h: one node of the job, from rendezvous to report.
- *
- *            +-------------------------- restart ---------------------------+
- *            v                                                              |
- *   INIT -> RENDEZVOUS -> STARTING -> RUNNING -> EXIT_BARRIER -> DONE       |
- *                |            |          |            |                     |
- *                +------------+----------+------------+----> STOPPING ------+
- *                                                               |
- *                                                               +--> DONE
- *
- *   RENDEZVOUS    joined, no worker alive, waiting for the nodes to be complete
- *   STARTING      complete: sockets and segment are made, then the workers
- *   RUNNING       all started; exits are counted
- *   EXIT_BARRIER  every worker here exited with 0; waiting, without limit, for the other nodes
- *   STOPPING      stop signal sent; SIGKILL after the grace; until no descendant is left
- *   DONE          the job is over for this node
+/* agent.h: one node of the job, from rendezvous to report: the driver of what
+ * agent/rules/agent_rules.h decides, which draws the states.
  *
  * What users read keeps torchelastic's words: HEALTHY, UNHEALTHY, STOPPED, SUCCEEDED, FAILED. */
 #ifndef AGENT_AGENT_H
 #define AGENT_AGENT_H
 
-#include <signal.h>
 #include <stdbool.h>
 #include <uv.h>
 
 #include "agent/guardian.h"
 #include "agent/base/job_spec.h"
 #include "agent/base/status.h"
+#include "agent/rules/agent_state.h"
 #include "core/err.h"
 
 struct agent;
 struct event_log;
-
-/* The exit status of a job whose time was over: EX_TEMPFAIL of sysexits.h, "start it again". */
-#define EXIT_TIME_LIMIT 75
 
 struct agent_callbacks {
     void (*on_state)(void *arg); /* the state is another one; NULL is allowed */
@@ -52,10 +35,6 @@ struct agent_callbacks {
 /* Starts everything that the job needs on this node. */
 int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
                struct guardian_link *link, const struct agent_callbacks *cb, struct err *e);
-
-/* The signals that the agent handles, 0-terminated: those that stop the job, and those that it
- * passes on to the workers. The guardian forwards these to the agent. */
-void agent_signals(const struct job_spec *job, int out[NSIG]);
 
 /* Stops the job as SIGTERM would; again: kills at once. what: what was received, as the report says
  * it. For the control socket. */

@@ -174,6 +174,16 @@ static void name_files(struct worker *w, const struct worker_context *ctx)
                      sizeof(w->stderr_log));
 }
 
+void worker_cannot_start(struct worker *w, const struct worker_context *ctx, const struct err *e)
+{
+    failure_base(w, ctx);
+    w->failure.kind = FAILURE_EXEC;
+    w->failure.exit_code = 125;
+    snprintf(w->failure.message, sizeof(w->failure.message), "%s", e->msg);
+    w->ok = false;
+    w->state = WORKER_CLOSED;
+}
+
 int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, struct err *e)
 {
     int out[2] = {-1, -1};
@@ -194,13 +204,11 @@ int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, 
     if (ctx->node->job->rdzv.restart_policy == RESTART_GROUP)
         close_fd(&w->listen_fd);
     if (r < 0) {
-        failure_base(w, ctx);
-        w->failure.kind = FAILURE_EXEC;
-        w->failure.exit_code = 125;
-        snprintf(w->failure.message, sizeof(w->failure.message), "%s", e->msg);
-        w->state = pumped ? WORKER_EXITED : WORKER_CLOSED;
-        if (pumped)
+        worker_cannot_start(w, ctx, e);
+        if (pumped) {
+            w->state = WORKER_EXITED;
             stdio_worker_exited(ctx->pump, w->local_rank);
+        }
         return r;
     }
     w->state = WORKER_RUNNING;

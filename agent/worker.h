@@ -49,6 +49,9 @@ void worker_renew(struct worker *w);
  * have to be drained, else WORKER_CLOSED. */
 int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, struct err *e);
 
+/* The worker cannot be started, and nothing of it is there: fills in w->failure; WORKER_CLOSED. */
+void worker_cannot_start(struct worker *w, const struct worker_context *ctx, const struct err *e);
+
 /* All that the worker is started with but its streams, for an interpreter that stands by.
  */
 int worker_request(const struct worker *w, const struct worker_context *ctx,

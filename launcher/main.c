@@ -23,6 +23,7 @@
 #include "agent/doctor/doctor.h"
 #include "agent/doctor/facts.h"
 #include "agent/guardian.h"
+#include "agent/job_signals.h"
 #include "agent/base/mpir.h"
 #include "agent/stacks/helper.h"
 #include "core/fd.h"
@@ -416,7 +417,7 @@ static int run_job(const struct job_spec *job, struct options *o, const struct r
     int signals[NSIG], status = enter_background(&b, o);
     if (status >= 0)
         return status;
-    agent_signals(job, signals);
+    job_signals_list(job, signals);
     struct guardian_opts opts = {.isolation = job->isolation,
                                  .forward_signals = signals,
                                  .stop_signals = job->stop_signals,

@@ -26,7 +26,6 @@ struct worker {
     char dir[FAILURE_PATH_MAX]; /* its log files' own folder in this attempt; "": none */
     char error_file[FAILURE_PATH_MAX], stderr_log[FAILURE_PATH_MAX]; /* likewise */
     char killed_for[320]; /* why dlaunch sent it a signal before any failure; "": it did not */
-    int respawn;          /* the restart count of its pending restart; 0: none is pending */
     uint64_t started_ns, ended_ns;
     int listen_fd; /* its data socket, until it is handed down; -1 */
     uint16_t port;

@@ -21,7 +21,7 @@ struct agent_worker_status {
 };
 
 struct agent_status {
-    const char *state;  /* of the agent, as in the chart of agent/agent.h */
+    const char *state;  /* of the agent, as agent/rules/agent_rules.h draws them */
     const char *health; /* torchelastic's word */
     struct rdzv_info rdzv;
     double elapsed;

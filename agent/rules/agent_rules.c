@@ -11,9 +11,8 @@
 #include "core/fsm.h"
 #include "core/mem.h"
 
-#define EXIT_TROUBLE    125
-#define EXIT_TIMEOUT    124
-#define EXIT_TIME_LIMIT 75 /* EX_TEMPFAIL of sysexits.h: start it again */
+#define EXIT_TROUBLE 125
+#define EXIT_TIMEOUT 124
 
 /* Longest waits for answers of features, which have limits of their own. */
 #define LOOK_NS  UINT64_C(5000000000)
@@ -864,6 +863,19 @@ bool agent_rules_leaving(const struct agent_rules *r)
 const char *agent_rules_why(const struct agent_rules *r)
 {
     return r->why[0] ? r->why : NULL;
+}
+
+enum agent_awaits agent_rules_awaits(const struct agent_rules *r)
+{
+    return r->round.preparing ? AGENT_AWAITS_READY
+           : r->look.waits    ? AGENT_AWAITS_LOOK
+           : r->round.asked   ? AGENT_AWAITS_ENDED
+                              : AGENT_AWAITS_NOTHING;
+}
+
+enum stop_reason agent_rules_look_reason(const struct agent_rules *r)
+{
+    return r->look.reason;
 }
 
 bool agent_rules_in_round(const struct agent_rules *r)

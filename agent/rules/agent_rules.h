@@ -205,6 +205,16 @@ int agent_rules_alive(const struct agent_rules *r); /* processes of workers */
 bool agent_rules_leaving(const struct agent_rules *r);
 /* Why the job stops for good; NULL: it does not. Valid for the rules' life. */
 const char *agent_rules_why(const struct agent_rules *r);
+/* What ready, looked or ended would answer now. */
+enum agent_awaits {
+    AGENT_AWAITS_NOTHING,
+    AGENT_AWAITS_READY,
+    AGENT_AWAITS_LOOK,
+    AGENT_AWAITS_ENDED
+};
+enum agent_awaits agent_rules_awaits(const struct agent_rules *r);
+/* Why a look at the workers is awaited. */
+enum stop_reason agent_rules_look_reason(const struct agent_rules *r);
 /* Whether a round was run that has not been reported as stopped, or has just been. */
 bool agent_rules_in_round(const struct agent_rules *r);
 /* Whether the round stops because of a failure. */

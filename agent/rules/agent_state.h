@@ -2,6 +2,9 @@
 #ifndef AGENT_RULES_AGENT_STATE_H
 #define AGENT_RULES_AGENT_STATE_H
 
+/* The exit status of a job whose time was over: EX_TEMPFAIL of sysexits.h, "start it again". */
+#define EXIT_TIME_LIMIT 75
+
 enum node_state {
     NODE_INIT,         /* not joined yet */
     NODE_RENDEZVOUS,   /* joined, no worker alive, waiting for the nodes to be complete */

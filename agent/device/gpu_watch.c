@@ -40,13 +40,15 @@ struct device {
     char name[128];             /* "0000:5e:00.0"; of an instance "0000:5e:00.0 MIG-..." */
     nvmlDevice_t handle, whole; /* of an instance: its own, its GPU's; else the same */
     int workers;
-    unsigned long long used, ecc; /* when the job began */
-    struct gpu_usage usage;       /* under the lock; total 0: not known */
+    unsigned long long used; /* when the job began */
+    unsigned long long ecc;  /* uncorrectable errors at the last look */
+    struct gpu_usage usage;  /* under the lock; total 0: not known */
 };
 
 struct event {
     char bus[16];
-    int pid, code; /* the Xid; 0: ECC errors, `count` of them */
+    uint64_t at_ns; /* when it was seen (CLOCK_MONOTONIC) */
+    int pid, code;  /* the Xid; 0: ECC errors, `count` of them */
     unsigned long long count;
     char text[128];
 };
@@ -86,7 +88,7 @@ struct gpu_watch {
     char (*buses)[16]; /* PCI addresses of CUDA's devices; "": not known */
     int *slots;        /* where they are in the list of the thread; -1: not there */
     int nbuses;
-    struct event seen[EVENTS_MAX];
+    struct event seen[EVENTS_MAX]; /* the newest */
     int nseen;
     enum gpu_question question;
     void (*done)(void *arg, const struct err *e);
@@ -108,8 +110,9 @@ static void warn(struct shared *s, const char *fmt, ...)
     va_end(ap);
 }
 
-static void add_event(struct shared *s, const struct event *ev)
+static void add_event(struct shared *s, struct event *ev)
 {
+    ev->at_ns = mono_ns();
     pthread_mutex_lock(&s->lock);
     if (s->nevents < EVENTS_MAX)
         s->events[s->nevents++] = *ev;
@@ -252,28 +255,6 @@ static int wait_for_memory(struct shared *s, struct err *e)
     return 0;
 }
 
-static int ready(struct shared *s, struct err *e)
-{
-    if (s->asked_before)
-        return s->nvml.lib && s->wait_s > 0 ? wait_for_memory(s, e) : 0;
-    s->asked_before = true;
-    if (s->check == GPU_CHECK_OFF && s->wait_s <= 0)
-        return 0;
-    open_nvml(s);
-    int rc = 0;
-    char text[256];
-    if (s->several_nodes && memlock_is_low(MEMLOCK_CARDS, text, sizeof(text)))
-        warn(s, "%s", text);
-    for (int i = 0; s->nvml.lib && i < s->ndevices && rc == 0; i++)
-        rc = look_at(s, i, e);
-    if (s->check == GPU_CHECK_OFF) {
-        s->warning[0] = '\0';
-        *e = (struct err)ERR_INIT;
-        rc = 0;
-    }
-    return rc;
-}
-
 static void take_driver_event(struct shared *s, const struct nvml_event *ev)
 {
     struct event mine = {.code = (int)ev->data};
@@ -295,7 +276,8 @@ static void take_events(struct shared *s, unsigned ms)
     }
 }
 
-static void look_for_ecc(struct shared *s)
+/* tell: else they are of no round. */
+static void look_for_ecc(struct shared *s, bool tell)
 {
     for (int i = 0; s->nvml.lib && i < s->ndevices; i++) {
         struct device *d = &s->devices[i];
@@ -307,8 +289,34 @@ static void look_for_ecc(struct shared *s)
         ev.count -= d->ecc;
         d->ecc = total;
         memcpy(ev.bus, d->gpu.bus, sizeof(ev.bus));
-        add_event(s, &ev);
+        if (tell)
+            add_event(s, &ev);
     }
+}
+
+static int ready(struct shared *s, struct err *e)
+{
+    if (s->asked_before) {
+        take_events(s, 0);
+        look_for_ecc(s, false);
+        return s->nvml.lib && s->wait_s > 0 ? wait_for_memory(s, e) : 0;
+    }
+    s->asked_before = true;
+    if (s->check == GPU_CHECK_OFF && s->wait_s <= 0)
+        return 0;
+    open_nvml(s);
+    int rc = 0;
+    char text[256];
+    if (s->several_nodes && memlock_is_low(MEMLOCK_CARDS, text, sizeof(text)))
+        warn(s, "%s", text);
+    for (int i = 0; s->nvml.lib && i < s->ndevices && rc == 0; i++)
+        rc = look_at(s, i, e);
+    if (s->check == GPU_CHECK_OFF) {
+        s->warning[0] = '\0';
+        *e = (struct err)ERR_INIT;
+        rc = 0;
+    }
+    return rc;
 }
 
 static void answer(struct shared *s, int question)
@@ -318,7 +326,7 @@ static void answer(struct shared *s, int question)
         ready(s, &e);
     } else {
         take_events(s, 0);
-        look_for_ecc(s);
+        look_for_ecc(s, true);
     }
     pthread_mutex_lock(&s->lock);
     s->answer = e;
@@ -399,6 +407,15 @@ static void gpu_watch_finish(struct gpu_watch *w, const struct err *e)
         done(w->arg, e);
 }
 
+static void keep(struct gpu_watch *w, const struct event *ev)
+{
+    if (w->nseen == EVENTS_MAX) {
+        memmove(w->seen, w->seen + 1, sizeof(w->seen) - sizeof(w->seen[0]));
+        w->nseen--;
+    }
+    w->seen[w->nseen++] = *ev;
+}
+
 static void on_answer(uv_async_t *async)
 {
     struct gpu_watch *w = container_of(async, struct gpu_watch, async);
@@ -410,8 +427,8 @@ static void on_answer(uv_async_t *async)
     s->answered = false;
     memcpy(warning, s->warning, sizeof(warning));
     s->warning[0] = '\0';
-    for (int i = 0; i < s->nevents && w->nseen < EVENTS_MAX; i++)
-        w->seen[w->nseen++] = s->events[i];
+    for (int i = 0; i < s->nevents; i++)
+        keep(w, &s->events[i]);
     s->nevents = 0;
     pthread_mutex_unlock(&s->lock);
     if (!answered)
@@ -496,31 +513,28 @@ bool gpu_watch_usage(struct gpu_watch *w, int local_rank, struct gpu_usage *out)
     return out->total > 0;
 }
 
-static void read_log(struct gpu_watch *w)
+void gpu_watch_read_log(struct gpu_watch *w)
 {
     struct xid x;
     while (xid_log_next(&w->log, &x)) {
-        if (w->nseen == EVENTS_MAX) { /* the newest events are kept */
-            memmove(w->seen, w->seen + 1, sizeof(w->seen) - sizeof(w->seen[0]));
-            w->nseen--;
-        }
-        struct event *ev = &w->seen[w->nseen++];
-        *ev = (struct event){.code = x.code, .pid = x.pid};
-        memcpy(ev->bus, x.bus, sizeof(ev->bus));
-        memcpy(ev->text, x.text, sizeof(ev->text));
+        struct event ev = {.at_ns = mono_ns(), .code = x.code, .pid = x.pid};
+        memcpy(ev.bus, x.bus, sizeof(ev.bus));
+        memcpy(ev.text, x.text, sizeof(ev.text));
+        keep(w, &ev);
     }
 }
 
-const char *gpu_watch_note(struct gpu_watch *w, int local_rank, pid_t pid, char *out, size_t cap)
+const char *gpu_watch_note(struct gpu_watch *w, int local_rank, pid_t pid, uint64_t since_ns,
+                           char *out, size_t cap)
 {
     int device = local_rank % w->nbuses;
     const char *bus = w->buses[device];
     size_t len = 0;
     out[0] = '\0';
-    read_log(w);
+    gpu_watch_read_log(w);
     for (int i = 0; i < w->nseen && len < cap; i++) {
         const struct event *ev = &w->seen[i];
-        if (!(ev->pid && ev->pid == pid) && strcmp(ev->bus, bus) != 0)
+        if (ev->at_ns < since_ns || (!(ev->pid && ev->pid == pid) && strcmp(ev->bus, bus) != 0))
             continue;
         bool own = strcmp(ev->bus, bus) == 0;
         const char *text = xid_meaning(ev->code);
@@ -528,9 +542,10 @@ const char *gpu_watch_note(struct gpu_watch *w, int local_rank, pid_t pid, char 
         if (own && len < cap)
             len += (size_t)snprintf(out + len, cap - len, "%d ", device);
         if (len < cap && ev->code == 0)
-            len += (size_t)snprintf(out + len, cap - len,
-                                    "(%s): %llu uncorrectable ECC error%s since the job began",
-                                    ev->bus, ev->count, ev->count == 1 ? "" : "s");
+            len += (size_t)snprintf(
+                out + len, cap - len,
+                "(%s): %llu uncorrectable ECC error%s since the workers were started", ev->bus,
+                ev->count, ev->count == 1 ? "" : "s");
         else if (len < cap)
             len += (size_t)snprintf(out + len, cap - len, "(%s): Xid %d%s%s", ev->bus, ev->code,
                                     text || *ev->text ? ", " : "", text ? text : ev->text);

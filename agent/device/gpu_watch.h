@@ -50,8 +50,14 @@ void gpu_watch_look(struct gpu_watch *w);
 /* As at the last look; false: not known. */
 bool gpu_watch_usage(struct gpu_watch *w, int local_rank, struct gpu_usage *out);
 
-/* Describes the errors of the GPU of a worker that failed: "GPU 3 (0000:5e:00.0): Xid 79, GPU has
- * fallen off the bus", several lines, or "". Returns out. */
-const char *gpu_watch_note(struct gpu_watch *w, int local_rank, pid_t pid, char *out, size_t cap);
+/* Reads what the kernel's log says up to now: workers that are started after this call have no part
+ * in it. */
+void gpu_watch_read_log(struct gpu_watch *w);
+
+/* Describes the errors of the GPU of a worker that failed, which was started at since_ns
+ * (CLOCK_MONOTONIC): "GPU 3 (0000:5e:00.0): Xid 79, GPU has fallen off the bus", several lines, or
+ * "". Returns out. */
+const char *gpu_watch_note(struct gpu_watch *w, int local_rank, pid_t pid, uint64_t since_ns,
+                           char *out, size_t cap);
 
 #endif

@@ -61,6 +61,16 @@ static bool gpus_ready(void *state)
     return g->round.ready == ANSWERED;
 }
 
+/* What is known by now is not of this worker, nor of its round. */
+static int gpus_worker_starts(void *state, const struct worker *w, struct worker_extras *x,
+                              struct err *e)
+{
+    struct gpus *g = state;
+    (void)w, (void)x, (void)e;
+    gpu_watch_read_log(g->watch);
+    return 0;
+}
+
 static void on_faults(void *arg, const struct err *e)
 {
     struct gpus *g = arg;
@@ -85,7 +95,7 @@ static void gpus_complete(void *state, struct worker *w)
     struct gpus *g = state;
     char note[512], *rest = xstrdup(w->failure.message);
     if (w->failure.kind != FAILURE_STOPPED &&
-        *gpu_watch_note(g->watch, w->local_rank, w->pid, note, sizeof(note)))
+        *gpu_watch_note(g->watch, w->local_rank, w->pid, w->started_ns, note, sizeof(note)))
         text_set(w->failure.message, sizeof(w->failure.message), "%s%s%s", note, *rest ? "\n" : "",
                  rest);
     free(rest);
@@ -127,6 +137,7 @@ const struct feature gpus_feature = {
     .open = gpus_open,
     .prepare = gpus_prepare,
     .ready = gpus_ready,
+    .worker_starts = gpus_worker_starts,
     .ended = gpus_ended,
     .complete = gpus_complete,
     .status = gpus_status,

@@ -52,10 +52,31 @@ START_TEST(errors_are_in_the_report)
              "[ $RANK = 0 ] && exec sleep 30; sed 's/ok 5/ok 8/' gpus > new; mv new gpus; exit 3"),
         g_env, 30);
     ck_assert_msg(status == 3, "exit %d\n%s", status, p.err);
-    expect_text(p.err, "GPU 1 (0000:1a:00.0): 3 uncorrectable ECC errors since the job began");
+    expect_text(p.err,
+                "GPU 1 (0000:1a:00.0): 3 uncorrectable ECC errors since the workers were started");
     json_t *j = json_of_file("r.json");
     expect_text(json_word(json_object_get(j, "first_failure"), "message"),
                 "GPU 1 (0000:1a:00.0): 3 uncorrectable ECC errors");
+    json_decref(j);
+    proc_fini(&p);
+}
+END_TEST
+
+/* What a GPU had before a worker was started is not why that worker failed. */
+START_TEST(errors_of_an_earlier_round)
+{
+    struct proc p;
+    gpus(GPU_A " 4 80000 ok 5 0 0\n");
+    int status = proc_run(&p,
+                          ARGV(build_path("dlaunch"), "--virtual_local_rank", "--max_restarts=1",
+                               "--report=r.json", "sh", "-c",
+                               "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 4; sed 's/ok 5/ok 8/' "
+                               "gpus > new; mv new gpus; exit 3"),
+                          g_env, 30);
+    ck_assert_msg(status == 4, "exit %d\n%s", status, p.err);
+    json_t *j = json_of_file("r.json"), *first = json_object_get(j, "first_failure");
+    ck_assert_int_eq((int)json_number(first, "exit_code"), 4);
+    expect_no_text(json_word(first, "message"), "ECC");
     json_decref(j);
     proc_fini(&p);
 }
@@ -180,6 +201,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, a_lost_gpu_ends_the_job);
     tcase_add_test(tc, errors_are_in_the_report);
+    tcase_add_test(tc, errors_of_an_earlier_round);
     tcase_add_test(tc, a_restart_waits_for_memory);
     tcase_add_test(tc, a_worker_for_each_instance);
     tcase_add_test(tc, the_table);

@@ -12,6 +12,7 @@
 #include "agent/device/gpu_watch.h"
 #include "agent/device/nvml.h"
 #include "agent/device/xid.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "tests/lib/loop.h"
@@ -91,10 +92,12 @@ static const char *ask(enum gpu_question q)
     return g_why.code ? g_why.msg : "";
 }
 
+static uint64_t g_since; /* when the worker was started */
+
 static void expect_note(int local_rank, pid_t pid, const char *text)
 {
     char note[512];
-    ck_assert_str_eq(gpu_watch_note(g_watch, local_rank, pid, note, sizeof(note)), text);
+    ck_assert_str_eq(gpu_watch_note(g_watch, local_rank, pid, g_since, note, sizeof(note)), text);
 }
 
 START_TEST(healthy)
@@ -227,6 +230,25 @@ START_TEST(xid_in_the_kernel_log)
 }
 END_TEST
 
+/* An error stays one of the worker during whose life it was. */
+START_TEST(xid_of_an_earlier_worker)
+{
+    gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 ok 0 0 0\n");
+    open_watch();
+    kernel_says("4,99,7,-;NVRM: Xid (PCI:0000:1a:00): 79, pid='<unknown>', name=<unknown>, GPU has "
+                "fallen off the bus.\n");
+    gpu_watch_read_log(g_watch);
+    g_since = mono_ns();
+    expect_note(1, 500, "");
+    kernel_says("4,100,8,-;NVRM: Xid (PCI:0000:1a:00): 94, pid=500, name=train, Contained\n");
+    expect_note(1, 500, "GPU 1 (0000:1a:00.0): Xid 94, contained ECC error");
+    g_since = 0;
+    expect_note(1, 500,
+                "GPU 1 (0000:1a:00.0): Xid 79, GPU has fallen off the bus\n"
+                "GPU 1 (0000:1a:00.0): Xid 94, contained ECC error");
+}
+END_TEST
+
 START_TEST(xid_and_ecc_from_the_driver)
 {
     g_kmsg = "/nonexistent";
@@ -235,7 +257,8 @@ START_TEST(xid_and_ecc_from_the_driver)
     ck_assert_str_eq(ask(GPU_ASK_READY), "");
     gpus(GPU_A " 4 80000 ok 9 0 0\n" GPU_B " 4 80000 ok 0 94 0\n");
     ck_assert_str_eq(ask(GPU_ASK_FAILURES), "");
-    expect_note(0, 1, "GPU 0 (0000:12:00.0): 2 uncorrectable ECC errors since the job began");
+    expect_note(0, 1,
+                "GPU 0 (0000:12:00.0): 2 uncorrectable ECC errors since the workers were started");
     expect_note(1, 1, "GPU 1 (0000:1a:00.0): Xid 94, contained ECC error");
 }
 END_TEST
@@ -489,6 +512,7 @@ static Suite *suite(void)
     tcase_add_test(tc, memory_is_waited_for);
     tcase_add_test(tc, memory_that_stays_in_use);
     tcase_add_test(tc, xid_in_the_kernel_log);
+    tcase_add_test(tc, xid_of_an_earlier_worker);
     tcase_add_test(tc, xid_and_ecc_from_the_driver);
     tcase_add_test(tc, a_driver_that_is_stuck);
     tcase_add_test(tc, visible_devices);

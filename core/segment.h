@@ -19,10 +19,12 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "core/protocols.h"
+
 #include "core/bell.h"
 
 #define SEGMENT_MAGIC   0x31474553u /* "SEG1" */
-#define SEGMENT_VERSION 10u
+#define SEGMENT_VERSION PROTOCOL_SEGMENT
 
 #define SEGMENT_ENV_FD     "DLAUNCH_SEGMENT_FD"
 #define SEGMENT_ENV_LISTEN "DLAUNCH_LISTEN_FD"

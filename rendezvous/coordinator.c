@@ -219,7 +219,7 @@ static void coordinator_drop_pending(struct pending *p, const char *why)
 static bool coordinator_on_preamble(struct link *l, uint32_t version)
 {
     struct caller *k = link_owner(l);
-    char text[RDZV_TEXT_MAX];
+    char text[RDZV_TEXT_MAX], how[RDZV_TEXT_MAX / 2];
     if (k->unwelcome && version != 0) {
         turn_away(k, k->unwelcome);
         return false;
@@ -230,10 +230,11 @@ static bool coordinator_on_preamble(struct link *l, uint32_t version)
         coordinator_drop(k, "it does not speak the protocol of dlaunch");
         return false;
     }
-    text_set(text, sizeof(text),
-             "it speaks version %u of the launchers' protocol, the coordinator %u: two versions of "
-             "dlaunch do not fit",
-             version, RDZV_PROTOCOL);
+    text_set(
+        text, sizeof(text),
+        "it is another build of dlaunch than the coordinator, and they speak differently (%s): "
+        "install the same on all nodes",
+        protocols_differ(version, how, sizeof(how)));
     turn_away(k, text);
     return false;
 }

@@ -16,9 +16,10 @@
 #include "collectives/shm/arena.h"
 #include "collectives/shm/shm.h"
 #include "core/fd.h"
+#include "core/protocols.h"
 
 #define SHM_MAGIC   0x314d4853u /* "SHM1" */
-#define SHM_VERSION 9u
+#define SHM_VERSION PROTOCOL_SHM
 
 /* Address space, not memory; reduced where address space is limited. */
 #define ARENAS_BYTES ((size_t)64 << 30)

@@ -19,9 +19,10 @@
 #include <stdint.h>
 
 #include "collectives/base/op_signature.h"
+#include "core/protocols.h"
 
 #define HELLO_MAGIC   0x31434c44u /* "DLC1" */
-#define HELLO_VERSION 9u
+#define HELLO_VERSION PROTOCOL_DATA
 
 enum hello_kind {
     HELLO_DATA = 1,

@@ -24,10 +24,11 @@
 #include <stdint.h>
 
 #include "core/bytes.h"
+#include "core/protocols.h"
 
 #define FRAME_MAGIC    "\nDLAUNCH HOST 1\n"
-#define FRAME_PROTOCOL 2          /* of the frames behind it; HELLO tells it */
-#define FRAME_BODY_MAX (1u << 30) /* a program; a plan or a report has at most */
+#define FRAME_PROTOCOL PROTOCOL_HOSTS /* of the frames behind it; HELLO tells it */
+#define FRAME_BODY_MAX (1u << 30)     /* a program; a plan or a report has at most */
 #define FRAME_TEXT_MAX (32u << 20)
 #define FRAME_DATA_MAX 65536  /* of the rest */
 #define FRAME_WINDOW   262144 /* bytes of standard input under way to a host */

@@ -1,8 +1,8 @@
 /* rdzv_msg.h: the messages between launchers and the coordinator.
  *
- * Both sides of a connection begin with 8 bytes: "DLR1", then the protocol version. (A TCPStore
- * client begins with a byte from 0 to 18, TLS with 0x16.) Then frames: u32 length of what follows
- * it, u8 type, body. Everything is little-endian; a string is u32 length and bytes.
+ * Both sides of a connection begin with 8 bytes: "DLR1", then what both speak (core/protocols.h).
+ * (A TCPStore client begins with a byte from 0 to 18, TLS with 0x16.) Then frames: u32 length of
+ * what follows it, u8 type, body. Everything is little-endian; a string is u32 length and bytes.
  *
  * The protocol is level-triggered: a STATUS is the whole state of a member, a VIEW the whole answer
  * of the coordinator. Any of them may be lost with its connection, since the next one repeats it.
@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "core/bytes.h"
+#include "core/protocols.h"
 #include "rendezvous/rules/event_log.h"
 #include "rendezvous/rules/failure.h"
 #include "rendezvous/rules/rank_table.h"
@@ -27,7 +28,7 @@
 #include "rendezvous/rules/rdzv_peers.h"
 
 #define RDZV_MAGIC           "DLR1"
-#define RDZV_PROTOCOL        2u
+#define RDZV_PROTOCOL        PROTOCOLS_OF_NODES
 #define RDZV_PREAMBLE_LEN    8
 #define RDZV_FRAME_HEADER    5           /* length and type */
 #define RDZV_FRAME_MAX       (16u << 20) /* type and body */

@@ -1,4 +1,5 @@
 /* Links between two ends of a socket pair, and connections to one of several addresses. */
+#include "tests/lib/preamble.h"
 #include "tests/lib/test.h"
 
 #include <errno.h>
@@ -100,7 +101,7 @@ static void give(const void *p, size_t n)
     loop_turns(&loop, 2);
 }
 
-#define HELLO "DLR1\x02\0\0\0"
+#define HELLO PREAMBLE
 
 START_TEST(frames_come_whole_however_they_are_cut)
 {

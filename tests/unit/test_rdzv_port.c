@@ -1,5 +1,6 @@
 /* The one port of a job: unauthenticated peers, who owns it, the address it is bound to, and its
  * limits. */
+#include "tests/lib/preamble.h"
 #include "tests/lib/rdzv_nodes.h"
 
 #include <sys/resource.h>
@@ -21,11 +22,11 @@ START_TEST(garbage_on_the_port_is_ignored)
                    {"\x16\x03\x01\x02\x00\x01", 6},
                    {"\xff\xff\xff\xff\xff\xff", 6},
                    {"DLR0abcdefgh", 12},
-                   {"DLR1\x02\0\0\0\xff\xff\xff\xff\x04", 13}, /* a giant */
-                   {"DLR1\x02\0\0\0\0\0\0\0\x04", 13},         /* an empty frame */
-                   {"DLR1\x02\0\0\0\x01\x10\0\0\x04", 13},     /* too long before hello */
-                   {"DLR1\x02\0\0\0\x05\0\0\0\x04zzzz", 17},   /* a malformed hello */
-                   {"DLR1\x02\0\0\0\x01\0\0\0\x05", 13},       /* a status first */
+                   {PREAMBLE "\xff\xff\xff\xff\x04", 13}, /* a giant */
+                   {PREAMBLE "\0\0\0\0\x04", 13},         /* an empty frame */
+                   {PREAMBLE "\x01\x10\0\0\x04", 13},     /* too long before hello */
+                   {PREAMBLE "\x05\0\0\0\x04zzzz", 17},   /* a malformed hello */
+                   {PREAMBLE "\x01\0\0\0\x05", 13},       /* a status first */
                    {"D", 1}};
     int port = unused_port();
     config_of(0, RDZV_STATIC, port, 2, 2)->node_rank = 0;
@@ -114,7 +115,7 @@ START_TEST(another_version_is_refused_with_a_reason)
     struct rdzv_refusal refusal;
     ck_assert(rdzv_get_refusal(&r, &refusal));
     ck_assert(!refusal.retry);
-    HAS(refusal.text, "version 9");
+    HAS(refusal.text, "rendezvous 9, not 2");
     HAS(logs, "turned away 127.0.0.1");
     close(fd);
 }
@@ -174,7 +175,7 @@ END_TEST
 
 START_TEST(the_listener_sends_garbage)
 {
-    member_of_stranger("DLR1\x02\0\0\0\x05\0\0\0\x06zzzz", 17, 1);
+    member_of_stranger(PREAMBLE "\x05\0\0\0\x06zzzz", 17, 1);
     HAS(nodes[0].result.text, "malformed message");
 }
 END_TEST
@@ -441,7 +442,7 @@ START_TEST(silent_connections_are_closed_in_time)
     open_node(0);
     loop_turns(&loop, 3);
     int silent = call(nodes[0].config.endpoint_port), half = call(nodes[0].config.endpoint_port);
-    ck_assert_int_eq(send(half, "DLR1\x02\0\0\0\x40", 9, 0), 9); /* a hello that never ends */
+    ck_assert_int_eq(send(half, PREAMBLE "\x40", 9, 0), 9); /* a hello that never ends */
     uint64_t start = mono_ns();
     char out[64];
     hear(silent, out, sizeof(out), sizeof(out));

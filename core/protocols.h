@@ -1,0 +1,23 @@
+/* protocols.h: the number of every protocol of dlaunch, in one table. A change of what travels
+ * raises its number. Both sides compare before they begin, and say a difference in one line. */
+#ifndef CORE_PROTOCOLS_H
+#define CORE_PROTOCOLS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define PROTOCOL_RENDEZVOUS 2u  /* between launchers: rendezvous/rules/rdzv_msg.h */
+#define PROTOCOL_RELAY      1u  /* workers' connections to the store: rendezvous/wire/relay.h */
+#define PROTOCOL_DATA       9u  /* between ranks over TCP: collectives/wire/wire.h */
+#define PROTOCOL_HOSTS      2u  /* between a head and its hosts: launcher/hosts/frame.h */
+#define PROTOCOL_SEGMENT    10u /* between a launcher and its workers: core/segment.h */
+#define PROTOCOL_SHM        9u  /* between the ranks of a node: collectives/shm/memory.c */
+
+/* What two nodes have in common, a byte each: begins every connection between launchers. */
+#define PROTOCOLS_OF_NODES (PROTOCOL_RENDEZVOUS | PROTOCOL_RELAY << 8 | PROTOCOL_DATA << 16)
+
+/* "rendezvous 1, not 2; data of libdlcoll 8, not 9": how those of another build differ from the
+ * ones here; "" if they do not. Returns out. */
+const char *protocols_differ(uint32_t theirs, char *out, size_t cap);
+
+#endif

@@ -40,9 +40,6 @@ need() { # set of packages by Debian's names
         ldconfig -p 2>/dev/null | grep -q 'libdw\.so\.1' || lack libdw1
         python3 -c 'import numpy' 2>/dev/null || /usr/bin/python3 -c 'import numpy' 2>/dev/null || lack python3-numpy
         ;;
-    coverage)
-        have gcovr || lack gcovr
-        ;;
     multihost)
         need test
         have ip || lack iproute2
@@ -144,7 +141,7 @@ need() { # set of packages by Debian's names
         have shellcheck || lack shellcheck
         ;;
     *)
-        echo "$0: what is '$1'? (build test coverage multihost wheel cross-aarch64 cross-x86_64 deb metrics pods slurm mpi etcd image torch torch-debian bench fuzz lint)" >&2
+        echo "$0: what is '$1'? (build test multihost wheel cross-aarch64 cross-x86_64 deb metrics pods slurm mpi etcd image torch torch-debian bench fuzz lint)" >&2
         exit 2
         ;;
     esac

@@ -89,7 +89,7 @@ coverage_tests = $(patsubst %,$(BUILD)/tests/%,$(TESTS))$(if $(TESTS),,$(UNIT))
 # killed, or that end by _exit(), do not count.
 ## coverage: lines that the unit tests execute, a figure for each room, in build-coverage (TESTS="unit/test_plan": by these)
 coverage:
-	$(Q)conf/install-deps.sh test coverage
+	$(Q)conf/install-deps.sh test
 	$(Q)find build-coverage -name '*.gcda' -delete 2>/dev/null; \
 	    $(MAKE) --no-print-directory $(on_all_cpus) BUILD=build-coverage CFLAGS='-O0 -g --coverage' LDFLAGS=--coverage HARDEN= run-coverage
 	$(Q)tests/coverage.py build-coverage

@@ -8,23 +8,26 @@ import os
 import subprocess
 import sys
 
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOMS = ("core/", "rendezvous/", "agent/", "launcher/", "collectives/")
 
 
 def main(build):
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    # Objects that several processes wrote at once may have a count that is damaged: it is left out, with a warning.
-    out = subprocess.run(["gcovr", "--root", root, "--json", "-", "--gcov-ignore-parse-errors", "--exclude-directories", ".*/obj/tests",
-                          "--object-directory", build, build], cwd=root, stdout=subprocess.PIPE, check=True).stdout
+    counts = [os.path.join(d, f) for d, _, files in os.walk(build) for f in files if f.endswith(".gcda")]
+    lines = collections.defaultdict(int)  # by file and number
+    for at in range(0, len(counts), 64):
+        out = subprocess.run(["gcov", "--json-format", "--stdout", *counts[at:at + 64]], stdout=subprocess.PIPE, check=True).stdout
+        for unit in out.splitlines():
+            for file in json.loads(unit)["files"]:
+                name = os.path.relpath(os.path.join(ROOT, file["file"]), ROOT)
+                if name.startswith(ROOMS):
+                    for line in file["lines"]:
+                        lines[name, line["line_number"]] += line["count"]
     rooms = collections.defaultdict(lambda: [0, 0])
-    for file in json.loads(out)["files"]:
-        if file["file"].startswith(ROOMS):
-            seen = collections.defaultdict(int)
-            for line in file["lines"]:
-                seen[line["line_number"]] += line["count"]
-            room = rooms[os.path.dirname(file["file"]) + "/"]
-            room[0] += sum(map(bool, seen.values()))
-            room[1] += len(seen)
+    for (name, _), count in lines.items():
+        room = rooms[os.path.dirname(name) + "/"]
+        room[0] += count > 0
+        room[1] += 1
     if not rooms:
         sys.exit(f"{build} holds no counts: was it built by `make coverage`?")
     rooms["all"] = [sum(column) for column in zip(*rooms.values())]

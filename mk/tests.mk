@@ -148,7 +148,8 @@ $(BUILD)/sim-bugs/%: tests/sim/bugs/%.patch $(BUILD)/obj/tests/unit/test_rdzv_si
 	$(say) BUG $@
 	$(Q)file=$$(sed -n 's,^+++ b/,,p' $<) && patch -s -r - -o $@.c $$file $< && \
 	    $(CC) $(CPPFLAGS) $(ALL_CFLAGS) -fPIE -c -o $@.o $@.c && \
-	    $(CC) $(LDFLAGS) -pie -o $@ $(filter %.o,$^) $@.o $(filter %.a,$^) $(CHECK_LIBS) $(LIBS)
+	    $(CC) $(LDFLAGS) -pie -o $@ $$(printf '%s\n' $(filter %.o,$^) | grep -vx "$(BUILD)/obj/$${file%.c}.o") $@.o \
+	        $(filter %.a,$^) $(CHECK_LIBS) $(LIBS)
 
 # Every operation, type, reduction, count and place through every algorithm and transport (what is
 # crossed with what: tests/lib/cross.h). The programs are those of `make test`, which do a part of it.

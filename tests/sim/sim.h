@@ -244,6 +244,7 @@ struct sim_node {
     bool in_round;        /* it was told to run one, and has not reported its end */
     bool done, failed;    /* it has reported that all have succeeded; that one has failed */
     bool ending;          /* it was told that the job ends */
+    bool looking;         /* a request waits until features have looked at its workers */
     bool writing, closed; /* its last output; it has ended */
     uint64_t prepares, runs, stops_told;
     struct generation asked, prepared, running;

@@ -97,8 +97,11 @@ static void start(struct sim_node *n, int i)
 
 static void leave(struct sim_node *n, enum stop_reason reason, int exit_code, const char *text)
 {
+    bool late = n->ending && !n->looking && reason != STOP_INTERNAL && exit_code != 128 + SIGKILL;
     sim_trace("leave", sim_index(n), reason);
     CHECK("I12", text[0], "a leave without a text");
+    CHECK("I20", !late, "node %d leaves with %d, and the end was decided before", sim_index(n),
+          exit_code);
     if (!n->left) {
         n->left_ns = now;
         push(n, EV_LEFT, SEC, 0);
@@ -243,6 +246,7 @@ static void carry_out(struct sim_node *n, const struct agent_action *a)
         leave(n, a->reason, a->exit_code, a->text);
         break;
     case AGENT_LOOK:
+        n->looking = true;
         if (!wildly(4)) /* else never */
             push(n, EV_LOOKED, below(SEC), 0);
         break;
@@ -303,8 +307,8 @@ void sim_agent_prepare(struct sim_node *n, const struct member_action *a)
     n->asked = a->gen;
     n->prepares++;
     sim_trace("prepare", sim_index(n), a->gen.counter);
+    n->ending = false; /* the job goes on */
     if (agent_rules_prepare(n->agent, sim_clock(n))) {
-        n->ending = false;
         if (one_in(3)) /* at once, from inside the callback */
             agent_rules_ready(n->agent);
         else

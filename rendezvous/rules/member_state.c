@@ -7,6 +7,7 @@
 #include "core/debug_assert.h"
 #include "core/fsm.h"
 #include "core/mem.h"
+#include "rendezvous/rules/delay.h"
 #include "rendezvous/rules/text.h"
 
 #define NEVER        UINT64_MAX
@@ -82,14 +83,12 @@ struct member_state {
     uint64_t connected_ns, began_ns, log_at;
     uint64_t sent_ns; /* when the newest status was sent that gets an answer */
     uint64_t heartbeat_ns, dead_ns;
-    uint64_t lease_ns;    /* workers may live until then; 0: none was given */
-    uint64_t unleased_ns; /* since when a prepared round has waited for a lease; 0: not */
-    bool fenced;          /* the lease ran out */
-    bool left_round;      /* because the coordinator was lost or gives no lease */
-    uint64_t tick_due_at; /* a later tick shows that this process did not run */
-    uint64_t late_ns;     /* the sum of such delays since heard_ns */
-    uint64_t graced_ns;
-    uint64_t grace_at;           /* silence does not count before: messages may be unread */
+    uint64_t lease_ns;           /* workers may live until then; 0: none was given */
+    uint64_t unleased_ns;        /* since when a prepared round has waited for a lease; 0: not */
+    bool fenced;                 /* the lease ran out */
+    bool left_round;             /* because the coordinator was lost or gives no lease */
+    struct delay delay;          /* of this process */
+    uint64_t late_ns;            /* the sum of its delays at heard_ns */
     char trouble[RDZV_TEXT_MAX]; /* why it is not connected */
     char line[2 * RDZV_TEXT_MAX];
     enum log_level line_level;
@@ -168,7 +167,7 @@ struct member_state *member_state_new(const struct member_rules *rules, uint64_t
     m->log_at = now + LOG_FIRST_NS;
     m->heartbeat_ns = rules->heartbeat_ns;
     m->dead_ns = rules->dead_ns;
-    m->tick_due_at = now + m->heartbeat_ns;
+    m->delay.due_at = now + m->heartbeat_ns;
     rank_table_init(&m->table);
     return m;
 }
@@ -650,7 +649,8 @@ void member_state_stopped(struct member_state *m, const struct failure *all, siz
 /* Until when a node that leaves waits for an answer. */
 static uint64_t leave_until(const struct member_state *m)
 {
-    return m->leave_ns ? later(later(m->leave_ns, m->view_seen_ns) + LEAVE_NS, m->grace_at) : NEVER;
+    uint64_t at = later(m->leave_ns, m->view_seen_ns) + LEAVE_NS;
+    return m->leave_ns ? delay_graced(&m->delay, at) : NEVER;
 }
 
 void member_state_leave(struct member_state *m, enum stop_reason reason, int exit_code,
@@ -724,13 +724,13 @@ static void begin_election(struct member_state *m, const char *how, bool dead, u
 static void member_contact_heard(struct member_state *m, uint64_t now)
 {
     m->heard_ns = now;
-    m->late_ns = 0;
+    m->late_ns = m->delay.late_ns;
 }
 
 /* When the coordinator will have been silent for ns. Delays of this process do not count. */
 static uint64_t silent_at(const struct member_state *m, uint64_t ns)
 {
-    return later(m->heard_ns + m->late_ns + ns, m->grace_at);
+    return delay_silent_at(&m->delay, m->heard_ns, m->late_ns, ns);
 }
 
 /* This node has been in no round, and does not end with the coordinator: it looks for one as it did
@@ -968,7 +968,7 @@ static uint64_t silent_ns(const struct member_state *m)
 static uint64_t answer_at(const struct member_state *m)
 {
     bool soon = m->electing && m->dead_ns < m->rules.read_ns;
-    return later(m->connected_ns + (soon ? m->dead_ns : m->rules.read_ns), m->grace_at);
+    return delay_graced(&m->delay, m->connected_ns + (soon ? m->dead_ns : m->rules.read_ns));
 }
 
 static bool on_lease(const struct member_state *m)
@@ -981,18 +981,6 @@ static bool lease_is_over(const struct member_state *m, uint64_t now)
     return on_lease(m) && now >= m->lease_ns && !(m->due & DUE_RUN);
 }
 
-/* While this process does not run, it hears nothing, so that the delay does not count as silence of
- * the coordinator. After a long delay there is one more heartbeat interval to read messages that
- * have arrived meanwhile. The lease is not extended: the other nodes do not know of the delay. */
-static void note_own_delay(struct member_state *m, uint64_t late, uint64_t now)
-{
-    m->late_ns += late;
-    if (late <= m->heartbeat_ns / 2 || m->heard_ns < m->graced_ns) /* once in each silence */
-        return;
-    m->graced_ns = now;
-    m->grace_at = now + m->heartbeat_ns;
-}
-
 void member_state_tick(struct member_state *m, uint64_t now)
 {
     char text[RDZV_TEXT_MAX];
@@ -1000,12 +988,11 @@ void member_state_tick(struct member_state *m, uint64_t now)
         fence(m, now);
     if (m->ended)
         return;
-    if (now > m->tick_due_at)
-        note_own_delay(m, now - m->tick_due_at, now);
-    if (now >= m->tick_due_at)
-        m->tick_due_at = now + m->heartbeat_ns;
+    /* Once in each silence. The lease is not extended: the other nodes do not know of the delay. */
+    if (delay_tick(&m->delay, m->heartbeat_ns, now) && m->heard_ns >= m->delay.graced_ns)
+        delay_grace(&m->delay, m->heartbeat_ns, now, now);
     if (m->electing && !(m->connected && m->answered) &&
-        now >= later(elect_until(m), m->grace_at)) {
+        now >= delay_graced(&m->delay, elect_until(m))) {
         if (m->gen.counter == 0) {
             look_again(m, now);
             return;
@@ -1055,7 +1042,7 @@ uint64_t member_state_deadline(const struct member_state *m)
     if (m->ended)
         return on_lease(m) ? m->lease_ns : NEVER;
     if (m->electing && !(m->connected && m->answered))
-        at = later(elect_until(m), m->grace_at);
+        at = delay_graced(&m->delay, elect_until(m));
     else if (!m->electing && !m->joined)
         at = sooner(m->began_ns + m->rules.join_ns, m->log_at);
     if (m->connected)
@@ -1071,7 +1058,7 @@ uint64_t member_state_deadline(const struct member_state *m)
     if (m->joined)
         at = sooner(at, silent_at(m, m->dead_ns));
     if (m->joined || m->connected || m->electing)
-        at = sooner(at, m->tick_due_at);
+        at = sooner(at, m->delay.due_at);
     return at;
 }
 

@@ -13,7 +13,7 @@
  *   never closes in order without BACK. A reset and a refusal prove nothing.
  *
  * - I1: Any two sets of members that elect a coordinator by the same list have a member in
- *   common: each is more than half of that list (stand()).
+ *   common: each is more than half of that list (candidate_verdict()).
  *
  * - I2: A coordinator that may start or go on leaves too few members to elect another one: the
  *   members that are neither in reach nor proven to have ended are at most half (too_few()).
@@ -158,8 +158,8 @@ static bool too_few(const struct rdzv_election *e, const struct rdzv_quorum *q, 
     return 2 * rdzv_quorum_unknown(q, &e->nodes->by_id, since) > q->list.n;
 }
 
-static enum rdzv_verdict stand(struct rdzv_election *e, uint64_t grace_at, uint64_t now,
-                               struct rdzv_tally *tally)
+static enum rdzv_verdict candidate_verdict(struct rdzv_election *e, uint64_t grace_at, uint64_t now,
+                                           struct rdzv_tally *tally)
 {
     int votes = 0;
     e->look_at = e->stood_ns + 2 * e->rules->dead_ns;
@@ -182,7 +182,7 @@ enum rdzv_verdict rdzv_election_may_start(struct rdzv_election *e, uint64_t grac
                                           struct rdzv_tally *tally)
 {
     if (e->standing)
-        return stand(e, grace_at, now, tally);
+        return candidate_verdict(e, grace_at, now, tally);
     for (int k = 0; k < RDZV_LISTS; k++) {
         const struct rdzv_quorum *q = &e->quorum[k];
         int unknown = q->list.n ? rdzv_quorum_unknown(q, &e->nodes->by_id, 0) : 0;

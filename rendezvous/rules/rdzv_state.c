@@ -7,6 +7,7 @@
 #include "core/debug_assert.h"
 #include "core/fsm.h"
 #include "core/mem.h"
+#include "rendezvous/rules/delay.h"
 #include "rendezvous/rules/failure_log.h"
 #include "rendezvous/rules/rdzv_admission.h"
 #include "rendezvous/rules/rdzv_crash_loop.h"
@@ -70,12 +71,9 @@ struct rdzv_state {
     /* Deadlines; NEVER when not set. */
     uint64_t collect_ns; /* when COLLECT began */
     uint64_t join_at, last_call_at, not_before, notice_at, respawn_at, check_at, close_at;
-    uint64_t settle_at;   /* until then nodes may still find an elected coordinator; or NEVER */
-    uint64_t hold_at;     /* until then a lost node may have workers; 0: no such node */
-    uint64_t tick_due_at; /* a later tick shows that this process did not run */
-    uint64_t late_ns;     /* the sum of such delays, which do not count as silence */
-    uint64_t graced_ns;   /* when grace_at was set, by a clock that stops in delays */
-    uint64_t grace_at;    /* silence does not count before: messages may be unread */
+    uint64_t settle_at; /* until then nodes may still find an elected coordinator; or NEVER */
+    uint64_t hold_at;   /* until then a lost node may have workers; 0: no such node */
+    struct delay delay; /* of this process; graced_ns by a clock that stops in delays */
 
     /* Output. */
     struct rdzv_output out;
@@ -181,7 +179,7 @@ static void close_conn(struct rdzv_state *s, uint32_t conn, const char *refusal,
 static void heard(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
 {
     n->heard_ns = now;
-    n->late_ns = s->late_ns;
+    n->late_ns = s->delay.late_ns;
     if (s->check_at == NEVER)
         s->check_at = now + s->rules.dead_ns;
 }
@@ -448,11 +446,11 @@ static void minority(struct rdzv_state *s, const struct rdzv_tally *t, uint64_t 
 static bool may_start(struct rdzv_state *s, uint64_t now)
 {
     struct rdzv_tally tally;
-    enum rdzv_verdict v = rdzv_election_may_start(&s->election, s->grace_at, now, &tally);
+    enum rdzv_verdict v = rdzv_election_may_start(&s->election, s->delay.grace_at, now, &tally);
     if (v == ELECTION_ELECTED) {
         elected(s, &tally, now);
         if (s->phase.state == RDZV_COLLECT)
-            v = rdzv_election_may_start(&s->election, s->grace_at, now, &tally);
+            v = rdzv_election_may_start(&s->election, s->delay.grace_at, now, &tally);
     }
     if (v == ELECTION_MINORITY)
         minority(s, &tally, now);
@@ -1187,7 +1185,7 @@ struct rdzv_state *rdzv_state_new(const struct rdzv_rules *rules, uint64_t epoch
     rdzv_election_init(&s->election, &s->rules, &s->nodes, epoch);
     s->last_call_at = s->respawn_at = s->close_at = s->check_at = NEVER;
     s->settle_at = s->not_before = NEVER;
-    s->tick_due_at = now + rules->heartbeat_ns;
+    s->delay.due_at = now + rules->heartbeat_ns;
     enter_collect(s, now);
     return s;
 }
@@ -1390,7 +1388,7 @@ void rdzv_state_beat(struct rdzv_state *s, const struct node_id *id, const struc
                                        : now; /* the heartbeat thread's clock may be ahead of now */
     if (heard > n->heard_ns) {
         n->heard_ns = heard;
-        n->late_ns = s->late_ns;
+        n->late_ns = s->delay.late_ns;
     }
     if (b->touch_ns <= now && b->touch_ns > n->touch_ns)
         n->touch_ns = b->touch_ns;
@@ -1469,25 +1467,18 @@ static uint64_t sooner(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* While this process does not run, it hears nothing, so that the delay does not count as silence of
- * the nodes. After a long delay there is one more heartbeat interval to read messages that have
- * arrived meanwhile. */
-static void note_own_delay(struct rdzv_state *s, uint64_t late, uint64_t now)
+/* Time to read what has arrived during a long delay, at most once in a dead time. */
+static void give_grace(struct rdzv_state *s, uint64_t now)
 {
-    s->late_ns += late;
-    if (late <= s->rules.heartbeat_ns / 2)
-        return;
-    if (s->graced_ns == 0 || now - s->late_ns >= s->graced_ns + s->rules.dead_ns) {
-        s->graced_ns = now - s->late_ns; /* at most once in a dead time */
-        s->grace_at = now + s->rules.heartbeat_ns;
-    }
+    uint64_t ran = now - s->delay.late_ns;
+    if (s->delay.graced_ns == 0 || ran >= s->delay.graced_ns + s->rules.dead_ns)
+        delay_grace(&s->delay, s->rules.heartbeat_ns, ran, now);
 }
 
 /* When the node counts as lost, unless something is heard of it before. */
 static uint64_t lost_at(const struct rdzv_state *s, const struct rdzv_node *n)
 {
-    uint64_t silent = n->heard_ns + s->rules.dead_ns + (s->late_ns - n->late_ns);
-    return silent > s->grace_at ? silent : s->grace_at;
+    return delay_silent_at(&s->delay, n->heard_ns, n->late_ns, s->rules.dead_ns);
 }
 
 static void drop_silent(struct rdzv_state *s, uint64_t now)
@@ -1535,10 +1526,8 @@ static bool waits_for_nodes(const struct rdzv_state *s)
 
 void rdzv_state_tick(struct rdzv_state *s, uint64_t now)
 {
-    if (now > s->tick_due_at)
-        note_own_delay(s, now - s->tick_due_at, now);
-    if (now >= s->tick_due_at)
-        s->tick_due_at = now + s->rules.heartbeat_ns;
+    if (delay_tick(&s->delay, s->rules.heartbeat_ns, now))
+        give_grace(s, now);
     if (now >= s->check_at)
         drop_silent(s, now);
     if (now >= s->respawn_at)
@@ -1550,7 +1539,7 @@ void rdzv_state_tick(struct rdzv_state *s, uint64_t now)
 
 uint64_t rdzv_state_deadline(const struct rdzv_state *s)
 {
-    uint64_t at = sooner(sooner(s->check_at, s->respawn_at), s->tick_due_at);
+    uint64_t at = sooner(sooner(s->check_at, s->respawn_at), s->delay.due_at);
     if (s->phase.state == RDZV_FINISH)
         return s->finished ? NEVER : sooner(at, s->close_at);
     if (s->phase.state != RDZV_COLLECT)
@@ -1558,7 +1547,7 @@ uint64_t rdzv_state_deadline(const struct rdzv_state *s)
     if (waits_for_nodes(s))
         at = sooner(at, s->notice_at);
     if (s->election.look_at != NEVER) /* the election comes first */
-        return sooner(at, s->election.look_at > s->grace_at ? s->election.look_at : s->grace_at);
+        return sooner(at, delay_graced(&s->delay, s->election.look_at));
     if (s->settle_at != NEVER)
         at = sooner(at, s->settle_at);
     if (s->hold_at)
@@ -1598,7 +1587,7 @@ static void check_members(const struct rdzv_state *s, struct census *c)
         members += n->group_rank >= 0;
         assert(n->conn == RDZV_NO_CONN ||
                (n->conn < s->out.nconns && s->out.conns[n->conn].node == n));
-        assert(n->heard_ns && n->late_ns <= s->late_ns);
+        assert(n->heard_ns && n->late_ns <= s->delay.late_ns);
         assert(!n->released || n->leaving);
         for (int k = 0; k < n->norders; k++)
             assert(n->orders[k].respawn.id <= n->last_order &&

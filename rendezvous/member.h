@@ -1,6 +1,6 @@
 /* member.h: this launcher's side of the rendezvous on the loop: member_state's rules between a
  * connection to the coordinator and the agent's callbacks. How the connection comes about is the
- * owner's (rdzv.c). */
+ * owner's (reach_driver.c). */
 #ifndef RENDEZVOUS_MEMBER_H
 #define RENDEZVOUS_MEMBER_H
 

@@ -30,8 +30,8 @@ struct rdzv_callbacks {
      * for a round whose on_run has come. Since it says whether a restart follows, it is also
      * called if this node has called rdzv_stopped() before; then it needs no answer. */
     void (*on_stop)(void *arg, const struct rdzv_stop *why);
-    /* The workers may live until until_ns of lease_clock_ns(); 0: no limit. The agent passes it on to
-     * the guardian, which ends them if this process does not. Every answer of the coordinator
+    /* The workers may live until until_ns of lease_clock_ns(); 0: no limit. The agent passes it on
+     * to the guardian, which ends them if this process does not. Every answer of the coordinator
      * extends it. May be NULL. */
     void (*on_lease)(void *arg, uint64_t until_ns);
     /* On a thread of its own, which must not wait for anything: the lease that on_lease has set

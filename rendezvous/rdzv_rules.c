@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include <uv.h>
 
-#include "rendezvous/discovery/rdzv_backend.h"
+#include "rendezvous/discovery/backends.h"
 #include "rendezvous/rules/text.h"
 #include "rendezvous/rules/tree.h"
 

@@ -1,71 +1,11 @@
-/* The table of backends, and the two whose endpoint is host:port. */
 #include "rendezvous/discovery/rdzv_backend.h"
 
 #include <errno.h>
-#include <math.h>
 #include <netdb.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "core/mem.h"
-#include "rendezvous/rules/rdzv_msg.h"
 #include "rendezvous/rules/text.h"
-
-#define ASK_MS 500 /* for an answer of one place */
-
-static const struct rdzv_backend_ops static_ops;
-
-/* ------------------------------------------------------------------------------------ discovery */
-
-struct rdzv_discovery *rdzv_discovery_new(const struct rdzv_config *c)
-{
-    struct rdzv_discovery *f = xcalloc(1, sizeof(*f));
-    f->ops = rdzv_backend_ops(c->backend);
-    f->host = c->endpoint_host ? xstrdup(c->endpoint_host) : NULL;
-    f->path = c->endpoint_path ? xstrdup(c->endpoint_path) : NULL;
-    f->run_id = xstrdup(c->run_id);
-    f->node_name = xstrdup(c->host);
-    f->local_addr = c->local_addr ? xstrdup(c->local_addr) : NULL;
-    f->port = c->endpoint_port;
-    f->max_nodes = c->max_nodes + c->spares;
-    f->node_rank = c->node_rank;
-    f->is_host = c->is_host;
-    f->listen_fd = c->listen_fd;
-    f->lock_fd = -1;
-    if (c->backend == RDZV_ETCD) {
-        f->etcd = rdzv_etcd_new(c);
-        f->lease_s = (int)ceil(c->keep_alive_interval * c->keep_alive_max_attempt);
-    }
-    for (int i = 0; !rdzv_backend_publishes(c->backend) && i <= c->nmore && i < RDZV_PLACES_MAX;
-         i++) {
-        f->places[i].host = xstrdup(i ? c->more[i - 1].host : c->endpoint_host);
-        f->places[i].port = i ? c->more[i - 1].port : c->endpoint_port;
-        f->nplaces++;
-    }
-    f->ask = f->nplaces > 1;
-    if (f->local_addr)
-        f->have_local = netaddr_parse_ip(&f->local, f->local_addr, 0);
-    return f;
-}
-
-void rdzv_discovery_free(struct rdzv_discovery *f)
-{
-    if (!f)
-        return;
-    if (f->lock_fd >= 0)
-        close(f->lock_fd);
-    rdzv_etcd_free(f->etcd);
-    free(f->host);
-    free(f->path);
-    free(f->run_id);
-    free(f->node_name);
-    free(f->local_addr);
-    for (int i = 0; i < f->nplaces; i++)
-        free(f->places[i].host);
-    free(f);
-}
 
 bool rdzv_discovery_quick(const struct rdzv_discovery *f)
 {
@@ -80,10 +20,9 @@ void rdzv_discovery_look(struct rdzv_discovery *f)
         auth_find(f->auth, f->ops->decide(f, &e) == RDZV_ROLE_HOST);
 }
 
-/* ---------------------------------------------------------------------------------------- names */
-
 /* Resolves a name into at most max addresses. Returns how many, or a negative errno with a text. */
-static int resolve(const char *host, int port, struct netaddr *out, int max, char *why, size_t cap)
+int rdzv_discovery_resolve(const char *host, int port, struct netaddr *out, int max, char *why,
+                           size_t cap)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG}, *list = NULL;
     int rc = getaddrinfo(host, NULL, &hints, &list), n = 0;
@@ -108,185 +47,23 @@ static int resolve(const char *host, int port, struct netaddr *out, int max, cha
     return n > 0 ? n : -EADDRNOTAVAIL;
 }
 
-static bool name_quick(const struct rdzv_discovery *f)
-{
-    struct netaddr a;
-    if ((f->local_addr && !f->have_local) || f->ask)
-        return false;
-    return !f->host[0] || netaddr_names_loopback(f->host) || netaddr_parse_ip(&a, f->host, 0);
-}
-
 int rdzv_discovery_resolve_local(struct rdzv_discovery *f)
 {
     f->status = 0;
     if (!f->local_addr || f->have_local)
         return 0;
-    int n = resolve(f->local_addr, 0, &f->local, 1, f->why, sizeof(f->why));
+    int n = rdzv_discovery_resolve(f->local_addr, 0, &f->local, 1, f->why, sizeof(f->why));
     f->have_local = n > 0;
     if (n < 0)
         text_add(f->why, sizeof(f->why), " (--local_addr)");
     return f->status = n < 0 ? n : 0;
 }
 
-/* The addresses of a place. Returns how many, or a negative errno with f->why. */
-static int look_up(struct rdzv_discovery *f, const char *host, int port,
-                   struct netaddr out[CONNECTOR_ADDRS_MAX])
+void rdzv_discovery_forget_local(struct rdzv_discovery *f)
 {
-    if (netaddr_parse_ip(&out[0], host, port))
-        return 1;
-    if (netaddr_names_loopback(host)) {
-        netaddr_parse_ip(&out[0], "127.0.0.1", port);
-        netaddr_parse_ip(&out[1], "::1", port);
-        return 2;
-    }
-    return host[0] ? resolve(host, port, out, CONNECTOR_ADDRS_MAX, f->why, sizeof(f->why)) : 0;
-}
-
-/* ------------------------------------------------------------------------- asking at the places */
-
-static bool is_self(const struct rdzv_discovery *f, const struct rdzv_identity *id)
-{
-    return id->pid == (int)getpid() && strcmp(id->host, f->node_name) == 0;
-}
-
-/* Asks the listener there for the coordinator of this job. True: f->addrs are its addresses. */
-static bool backend_ask(struct rdzv_discovery *f, const struct netaddr *a)
-{
-    struct rdzv_identity id;
-    struct netaddr other;
-    char ip[ADDR_STRLEN];
-    if (rdzv_probe(a, ASK_MS, f->auth, &id) < 0)
-        return false;
-    if (is_self(f, &id) || strcmp(id.run_id, f->run_id) != 0 || id.finished)
-        return false;
-    f->naddrs = 1;
-    f->addrs[0] = *a;
-    if (!id.elsewhere)
-        return true;
-    f->wait |= id.follows;
-    netaddr_rescope_like(id.addr, sizeof(id.addr), a);
-    if (id.port == 0 || !netaddr_parse_ip(&other, id.addr, id.port))
-        return false;
-    /* A loopback address in the answer means the host that answers. */
-    if (netaddr_is_loopback(&other))
-        netaddr_parse_ip(&other, netaddr_ip(a, ip), id.port);
-    f->addrs[0] = f->told = other;
-    return rdzv_probe(&other, ASK_MS, f->auth, &id) == 0 && !id.elsewhere && !id.finished &&
-           strcmp(id.run_id, f->run_id) == 0;
-}
-
-/* Whether the endpoint is one of this host, where every node would host that is told it. */
-static bool leads_here(const struct rdzv_discovery *f, const char *host, int port,
-                       const struct netaddr *addrs, int naddrs, struct endpoint_bind *bind)
-{
-    struct meeting m;
-    meeting_choose(&m, host, port, addrs, naddrs, f->max_nodes, NULL);
-    *bind = m.bind;
-    return m.kind != MEETING_ELSEWHERE && m.kind != MEETING_EVERY;
-}
-
-/* In turn: who is the coordinator, or knows it. The first place is where a job begins: it is
- * no standby listens there unless the job has begun. */
-static void look_around(struct rdzv_discovery *f)
-{
-    struct netaddr addrs[CONNECTOR_ADDRS_MAX];
-    struct endpoint_bind own[RDZV_PLACES_MAX];
-    bool is_own[RDZV_PLACES_MAX] = {false};
-    for (int i = 0; i < f->nplaces; i++) {
-        int n = look_up(f, f->places[i].host, f->places[i].port, addrs);
-        is_own[i] = n > 0 && leads_here(f, f->places[i].host, f->places[i].port, addrs, n, &own[i]);
-        for (int k = 0; k < n && !f->found; k++)
-            f->found = backend_ask(f, &addrs[k]);
-    }
-    f->nstandby_binds = 0;
-    for (int i = 1; i < f->nplaces; i++) {
-        if (is_own[i])
-            f->standby_binds[f->nstandby_binds++] = own[i];
-    }
-    if (f->found && is_own[0])
-        f->standby_binds[f->nstandby_binds++] = own[0];
-}
-
-static bool is_own_place(const struct rdzv_discovery *f, const struct netaddr *a)
-{
-    return netaddr_port(a) == netaddr_port(&f->own.addr) && netaddr_is_local(a) &&
-           (f->own.any || netaddr_same_ip(a, &f->own.addr));
-}
-
-static void tell(struct rdzv_discovery *f, const struct netaddr *a,
-                 const struct rdzv_elsewhere *where)
-{
-    struct rdzv_identity id;
-    int rc = is_own_place(f, a) ? -EALREADY : rdzv_tell(a, ASK_MS, f->auth, where, &id);
-    if (rc == -EACCES && auth_wants_tls(f->auth, a) && f->auth->have_key)
-        f->wrong_key = *a;
-    if (rc < 0)
-        return;
-    if (!id.elsewhere && !id.finished && !is_self(f, &id) && strcmp(id.run_id, f->run_id) == 0)
-        f->split_brain = *a;
-}
-
-void rdzv_discovery_tell(struct rdzv_discovery *f)
-{
-    struct netaddr addrs[CONNECTOR_ADDRS_MAX];
-    struct rdzv_elsewhere where = {.port = netaddr_port(&f->own.addr)};
-    text_set(where.run_id, sizeof(where.run_id), "%s", f->run_id);
-    text_set(where.addr, sizeof(where.addr), "%s", f->own_addr);
-    f->split_brain.len = f->wrong_key.len = 0;
-    for (int i = 0; i < f->nplaces && !atomic_load(&f->stop); i++) {
-        int n = look_up(f, f->places[i].host, f->places[i].port, addrs);
-        for (int k = 0; k < n && !atomic_load(&f->stop); k++)
-            tell(f, &addrs[k], &where);
-    }
-}
-
-static void name_look(struct rdzv_discovery *f)
-{
-    char where[ADDR_STRLEN + 8];
-    f->naddrs = 0;
-    f->found = f->wait = false;
-    f->told.len = 0;
-    if (rdzv_discovery_resolve_local(f) < 0)
-        return;
-    if (f->ask)
-        look_around(f);
-    if (f->found)
-        return;
-    int n = look_up(f, f->host, f->port, f->addrs);
-    f->naddrs = n > 0 ? n : 0;
-    f->status = n < 0 ? n : 0;
-    if (f->wait && f->told.len)
-        text_set(f->why, sizeof(f->why), "its nodes follow the one at %s, which does not answer",
-                 netaddr_format(&f->told, where, sizeof(where)));
-    else if (f->wait)
-        text_set(f->why, sizeof(f->why), "its nodes are about to choose a coordinator");
-}
-
-/* -------------------------------------------------------------------------------------- binding */
-
-/* Where this node hosts. The endpoint may be a name or address that only the others know, or that
- * does not exist yet: that is said, and again while the job waits. */
-static enum rdzv_role host_here(struct rdzv_discovery *f)
-{
-    struct meeting m;
-    bool advertises = f->have_local && f->ops != &static_ops;
-    meeting_choose(&m, f->host, f->port, f->addrs, f->naddrs, f->max_nodes,
-                   advertises ? &f->local : NULL);
-    f->bind = m.bind;
-    f->as_called = m.as_called;
-    char was[ERR_MSG_MAX];
-    text_set(was, sizeof(was), "%s", f->doubt);
-    f->doubt[0] = '\0';
-    if (m.kind == MEETING_ELSEWHERE && f->status < 0)
-        text_set(f->doubt, sizeof(f->doubt), "%s", f->why);
-    else if (m.kind == MEETING_ELSEWHERE)
-        text_set(f->doubt, sizeof(f->doubt), "%s is no address of this host", f->host);
-    if (f->doubt[0] && strcmp(f->doubt, was) != 0)
-        text_set(f->note, sizeof(f->note), "%s: %s", f->doubt,
-                 f->max_nodes == 1 ? "this job on one node uses 127.0.0.1"
-                 : f->status < 0   ? "listening on all addresses of this host"
-                                   : "listening on all of its own");
-    return RDZV_ROLE_HOST;
+    free(f->local_addr);
+    f->local_addr = NULL;
+    f->have_local = false;
 }
 
 enum rdzv_role rdzv_discovery_host(struct rdzv_discovery *f, int port)
@@ -298,83 +75,4 @@ enum rdzv_role rdzv_discovery_host(struct rdzv_discovery *f, int port)
     f->as_called = false;
     f->must_host = true;
     return RDZV_ROLE_HOST;
-}
-
-/* The node that has the address and can listen on the port hosts the coordinator. */
-static enum rdzv_role find_out(struct rdzv_discovery *f)
-{
-    struct endpoint_bind unused;
-    if (f->status < 0)
-        return RDZV_ROLE_RETRY;
-    return leads_here(f, f->host, f->port, f->addrs, f->naddrs, &unused) ? host_here(f)
-                                                                         : RDZV_ROLE_JOIN;
-}
-
-/* is_host: whether this node hosts at first; -1: unknown. */
-static enum rdzv_role decide(struct rdzv_discovery *f, int is_host)
-{
-    if (f->local_addr && !f->have_local)
-        return RDZV_ROLE_RETRY;
-    if (f->found)
-        return RDZV_ROLE_JOIN;
-    if (f->wait)
-        return RDZV_ROLE_RETRY;
-    f->must_host = is_host == 1 || f->max_nodes == 1;
-    if (f->must_host)
-        return host_here(f);
-    if (is_host < 0)
-        return find_out(f);
-    return f->status < 0 ? RDZV_ROLE_RETRY : RDZV_ROLE_JOIN;
-}
-
-static int name_check(const struct rdzv_config *c, struct err *e)
-{
-    bool everywhere = c->is_host == 1; /* "": on all addresses */
-    if (!c->endpoint_host || (!c->endpoint_host[0] && !everywhere))
-        return err_set(e, -EINVAL, "the rendezvous needs an endpoint (--rdzv_endpoint HOST:PORT)");
-    if (c->endpoint_port < 0 || c->endpoint_port > 65535)
-        return err_set(e, -EINVAL, "port %d is not a port", c->endpoint_port);
-    if (c->nmore && (c->backend != RDZV_C10D || c->nmore >= RDZV_PLACES_MAX))
-        return err_set(e, -EINVAL, "a list of endpoints is for c10d, and of %d at most",
-                       RDZV_PLACES_MAX);
-    if (c->endpoint_port == 0 && c->max_nodes + c->spares > 1)
-        return err_set(e, -EINVAL,
-                       "port 0 is a port that no other node can know: %s needs one for %d nodes",
-                       c->endpoint_host, c->max_nodes);
-    return 0;
-}
-
-static enum rdzv_role static_decide(struct rdzv_discovery *f, struct err *e)
-{
-    (void)e;
-    return decide(f, f->node_rank < 0 ? -1 : f->node_rank == 0);
-}
-
-static enum rdzv_role c10d_decide(struct rdzv_discovery *f, struct err *e)
-{
-    (void)e;
-    return decide(f, f->is_host);
-}
-
-static const struct rdzv_backend_ops static_ops = {.name = "static",
-                                                   .check = name_check,
-                                                   .quick = name_quick,
-                                                   .look = name_look,
-                                                   .decide = static_decide};
-
-static const struct rdzv_backend_ops c10d_ops = {.name = "c10d",
-                                                 .check = name_check,
-                                                 .quick = name_quick,
-                                                 .look = name_look,
-                                                 .decide = c10d_decide};
-
-const struct rdzv_backend_ops *rdzv_backend_ops(enum rdzv_backend backend)
-{
-    static const struct rdzv_backend_ops *const table[] = {
-        [RDZV_STATIC] = &static_ops,
-        [RDZV_C10D] = &c10d_ops,
-        [RDZV_FILE] = &rdzv_file_ops,
-        [RDZV_ETCD] = &rdzv_etcd_ops,
-    };
-    return table[backend];
 }

@@ -11,7 +11,7 @@
  *                    -> FAIL   the error is final
  *
  * The rules of the rendezvous are the same for all (rdzv_state.h). To add a backend: one file, one
- * line in the table of rdzv_backend.c, one value of enum rdzv_backend. */
+ * line in the table of backends.c, one value of enum rdzv_backend. */
 #ifndef RENDEZVOUS_DISCOVERY_RDZV_BACKEND_H
 #define RENDEZVOUS_DISCOVERY_RDZV_BACKEND_H
 
@@ -91,7 +91,7 @@ struct rdzv_discovery {
     /* keep(): the newest list of members that the coordinator has made or been sent, and whether it
      * was elected, and the epoch of a former coordinator that has ended for certain; then whether
      * etcd votes for it, as of when, or where (`told`) another coordinator is (`found`). */
-    struct rdzv_etcd *etcd; /* rdzv_etcd.c's; NULL for the other backends */
+    struct rdzv_etcd *etcd; /* rdzv_etcd.c's; NULL: another backend */
     int lease_s;
     struct generation list_gen;
     bool leads;
@@ -102,6 +102,10 @@ struct rdzv_discovery {
 
 struct rdzv_backend_ops {
     const char *name;
+    bool tells_endpoint; /* workers are told the endpoint as the user has called it */
+    /* What is the backend's own in the struct; NULL: nothing. */
+    void (*open)(struct rdzv_discovery *f, const struct rdzv_config *c);
+    void (*close)(struct rdzv_discovery *f);
     /* Refuses invalid settings: -EINVAL with a text. */
     int (*check)(const struct rdzv_config *c, struct err *e);
     /* Whether look() cannot block. */
@@ -118,12 +122,6 @@ struct rdzv_backend_ops {
      * while this node hosts the coordinator. May block. NULL: not needed. */
     void (*keep)(struct rdzv_discovery *f);
 };
-
-const struct rdzv_backend_ops *rdzv_backend_ops(enum rdzv_backend backend);
-extern const struct rdzv_backend_ops rdzv_file_ops; /* rdzv_file.c */
-extern const struct rdzv_backend_ops rdzv_etcd_ops; /* rdzv_etcd.c */
-struct rdzv_etcd *rdzv_etcd_new(const struct rdzv_config *c);
-void rdzv_etcd_free(struct rdzv_etcd *d); /* NULL is allowed */
 
 /* Whether the nodes learn the coordinator's address from what publish() has told. Else it listens
  * at the endpoint. */
@@ -143,24 +141,12 @@ enum rdzv_role rdzv_discovery_host(struct rdzv_discovery *f, int port);
 
 /* Makes f->local of f->local_addr when that is a name. May block. 0 or f->status. */
 int rdzv_discovery_resolve_local(struct rdzv_discovery *f);
+/* As if no address to advertise had been given. */
+void rdzv_discovery_forget_local(struct rdzv_discovery *f);
 
-struct rdzv_discovery *rdzv_discovery_new(const struct rdzv_config *c);
-void rdzv_discovery_free(struct rdzv_discovery *f); /* NULL is allowed */
-
-/* Asks whoever listens at the address who it is, for at most timeout_ms: 0 and *id when it is a
- * coordinator. auth: how it has to prove itself; NULL: not at all, in the clear. Blocks.
- * -EACCES: there is no key yet that would be needed, or another user listens there. */
-struct rdzv_identity;
-int rdzv_probe(const struct netaddr *a, int timeout_ms, const struct auth *auth,
-               struct rdzv_identity *id);
-/* The same, and tells it where the job is: *id says elsewhere when it has no other one. */
-struct rdzv_elsewhere;
-int rdzv_tell(const struct netaddr *a, int timeout_ms, const struct auth *auth,
-              const struct rdzv_elsewhere *where, struct rdzv_identity *id);
-
-/* Reports where the job is to the listeners at its configured endpoints, except f->own. Sets
- * f->split_brain to one that has begun another job with the same run id, f->wrong_key to one that
- * has another job token. Blocks. */
-void rdzv_discovery_tell(struct rdzv_discovery *f);
+/* Resolves a name into at most max addresses. Returns how many, or a negative errno with a text in
+ * why. Blocks. */
+int rdzv_discovery_resolve(const char *host, int port, struct netaddr *out, int max, char *why,
+                           size_t cap);
 
 #endif

@@ -22,11 +22,12 @@
  *   of etcd counts when it is in `round` (has_vote in rdzv_election.c).
  * - A coordinator that the members have elected without etcd takes the key from the former one,
  *   which then can no longer renew it; and a candidate takes it from one whose end is proven. */
-#include "rendezvous/discovery/rdzv_backend.h"
+#include "rendezvous/discovery/rdzv_etcd.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +61,7 @@ static char *copy(const char *text)
     return text ? xstrdup(text) : NULL;
 }
 
-struct rdzv_etcd *rdzv_etcd_new(const struct rdzv_config *c)
+static void etcd_open(struct rdzv_discovery *f, const struct rdzv_config *c)
 {
     const struct rdzv_etcd_config *from = &c->etcd;
     struct rdzv_etcd *d = xcalloc(1, sizeof(*d));
@@ -77,13 +78,13 @@ struct rdzv_etcd *rdzv_etcd_new(const struct rdzv_config *c)
     d->client = etcd_new(to);
     d->key = xasprintf("%s/%s/coordinator", from->prefix, c->run_id);
     d->round_key = xasprintf("%s/%s/round", from->prefix, c->run_id);
-    return d;
+    f->etcd = d;
+    f->lease_s = (int)ceil(c->keep_alive_interval * c->keep_alive_max_attempt);
 }
 
-void rdzv_etcd_free(struct rdzv_etcd *d)
+static void etcd_close(struct rdzv_discovery *f)
 {
-    if (!d)
-        return;
+    struct rdzv_etcd *d = f->etcd;
     struct etcd_config *c = &d->config;
     for (int i = 0; i < c->nservers; i++)
         free((char *)c->servers[i].host);
@@ -405,6 +406,8 @@ static int etcd_check(const struct rdzv_config *c, struct err *e)
 }
 
 const struct rdzv_backend_ops rdzv_etcd_ops = {.name = "etcd",
+                                               .open = etcd_open,
+                                               .close = etcd_close,
                                                .check = etcd_check,
                                                .quick = etcd_quick,
                                                .look = etcd_look,

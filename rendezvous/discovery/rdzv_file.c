@@ -13,7 +13,7 @@
  *
  * A new line comes by rename(2) of a file that is locked already, so that there is no moment at
  * which the file has half a line or no lock. The end removes it. */
-#include "rendezvous/discovery/rdzv_backend.h"
+#include "rendezvous/discovery/rdzv_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,6 +28,7 @@
 #include "core/mem.h"
 #include "core/named_file.h"
 #include "rendezvous/discovery/notice_board.h"
+#include "rendezvous/discovery/rdzv_probe.h"
 #include "rendezvous/rules/rdzv_msg.h"
 #include "rendezvous/rules/text.h"
 

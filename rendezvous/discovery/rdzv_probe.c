@@ -1,3 +1,5 @@
+#include "rendezvous/discovery/rdzv_probe.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -5,7 +7,6 @@
 
 #include "core/clock.h"
 #include "core/fd.h"
-#include "rendezvous/discovery/rdzv_backend.h"
 #include "rendezvous/rules/rdzv_msg.h"
 
 #define ANSWER_MAX 2048 /* larger than an identity */

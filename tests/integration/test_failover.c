@@ -11,7 +11,7 @@
 #include "core/clock.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
-#include "rendezvous/discovery/rdzv_backend.h"
+#include "rendezvous/discovery/rdzv_probe.h"
 #include "rendezvous/rules/rdzv_msg.h"
 #include "tests/integration/elastic_nodes.h"
 

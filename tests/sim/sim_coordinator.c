@@ -57,7 +57,8 @@ void sim_coordinator_drain(struct sim_node *n)
 {
     struct rdzv_action a;
     struct buf table = BUF_INIT, peers = BUF_INIT;
-    rdzv_state_check(n->s);
+    if (W.n <= 64 || W.events % 64 == 0) /* it looks at every node */
+        rdzv_state_check(n->s);
     while (rdzv_state_next(n->s, &a, sim_clock(n))) {
         struct buf b = BUF_INIT;
         switch (a.act) {

@@ -9,7 +9,7 @@
 #include "core/peer_uid.h"
 #include "rendezvous/wire/pending.h"
 #include "rendezvous/wire/auth.h"
-#include "rendezvous/discovery/rdzv_backend.h"
+#include "rendezvous/discovery/rdzv_probe.h"
 #include "rendezvous/rules/rdzv_msg.h"
 
 static struct auth guards[NODES_MAX];

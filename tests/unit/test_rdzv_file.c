@@ -5,7 +5,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "rendezvous/discovery/rdzv_backend.h"
+#include "rendezvous/discovery/rdzv_probe.h"
 #include "rendezvous/rules/rdzv_msg.h"
 
 /* ----------------------------------------------------------------------------------------- file */

@@ -1,5 +1,5 @@
 /* Rendezvous objects over real sockets: one, several, and with connections that break. */
-#include "rendezvous/discovery/rdzv_backend.h"
+#include "rendezvous/discovery/rdzv_probe.h"
 #include "rendezvous/rdzv_rules.h"
 #include "rendezvous/rules/rdzv_msg.h"
 #include "tests/lib/rdzv_nodes.h"

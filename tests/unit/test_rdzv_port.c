@@ -6,7 +6,7 @@
 #include <sys/resource.h>
 
 #include "rendezvous/wire/pending.h"
-#include "rendezvous/discovery/rdzv_backend.h"
+#include "rendezvous/discovery/meeting.h"
 #include "rendezvous/wire/auth.h"
 #include "rendezvous/rules/rdzv_msg.h"
 

@@ -214,7 +214,15 @@ typedef enum dlcoll_op {
 typedef void dlcoll_reduce_fn(void *acc, const void *in, size_t count, dlcoll_dtype dtype,
                               void *ctx);
 
-#define DLCOLL_OP_ORDERED 1u /* not commutative: a op b differs from b op a */
+#define DLCOLL_OP_ORDERED  1u /* not commutative: a op b differs from b op a */
+#define DLCOLL_OP_MAY_FAIL 2u /* fn may call dlcoll_op_fail() */
+
+/* Called by a dlcoll_reduce_fn that cannot go on: its operation ends with DLCOLL_EABORTED and this
+ * text, of which 199 bytes are kept, and so does the communicator; fn is not called again. On every
+ * rank, if each has made the reduction with DLCOLL_OP_MAY_FAIL: then all ranks meet once more
+ * behind each operation with it. Without, the operation may have succeeded on other ranks.
+ * 0; DLCOLL_ESTATE: this thread is in no such function. */
+DLCOLL_API int dlcoll_op_fail(const char *text);
 
 /* Makes a reduction of the program's own. fn must be associative; without DLCOLL_OP_ORDERED in
  * `flags` also commutative. With it every rank's data is combined in the order of the ranks, which
@@ -812,6 +820,9 @@ DLCOLL_API int dlcoll_notify(dlcoll_work *work, void (*fn)(void *arg), void *arg
 /* Ends the handle, in any state: an operation under way goes on, and its buffers are the library's
  * until it is complete. NULL is allowed. Before dlcoll_destroy() of its communicator. */
 DLCOLL_API void dlcoll_work_free(dlcoll_work *work);
+/* The same for an owner that cannot keep the buffers any longer: cancels a receive that no message
+ * has matched, and waits for any other operation first. */
+DLCOLL_API void dlcoll_work_drop(dlcoll_work *work);
 
 /* --------------------------------------------------------------------------------------- memory */
 

@@ -7,6 +7,7 @@
 #include <complex>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <iterator>
 #include <memory>
 #include <stdexcept>
@@ -166,12 +167,15 @@ class reduction
         return r;
     }
 
-    /* fn(a, b) of two elements, associative; flags as dlcoll_op_create_user()'s. It must not
-     * throw. For buffers of T only. */
+    /* fn(a, b) of two elements, associative; flags as dlcoll_op_create_user()'s. If it throws on
+     * any rank, the operation fails on all of them: with DLCOLL_OP_MAY_FAIL, which is set unless fn
+     * is noexcept, and which must be so on all ranks. For buffers of T only. */
     template <class T, class F> static reduction of(F fn, unsigned flags = 0)
     {
         reduction r(DLCOLL_SUM);
         auto kept = std::make_shared<F>(std::move(fn));
+        if (!std::is_nothrow_invocable_v<F &, T &, const T &>)
+            flags |= DLCOLL_OP_MAY_FAIL;
         check(dlcoll_op_create_user(&r.op_, apply<T, F>, kept.get(), flags));
         r.own(std::move(kept));
         return r;
@@ -185,13 +189,21 @@ class reduction
         own_ = {nullptr, [op = op_, fn = std::move(fn)](void *) { dlcoll_op_free(op); }};
     }
 
+    /* The library is C: an exception may not pass through it. */
     template <class T, class F>
-    static void apply(void *acc, const void *in, std::size_t count, dlcoll_dtype, void *ctx)
+    static void apply(void *acc, const void *in, std::size_t count, dlcoll_dtype,
+                      void *ctx) noexcept
     {
         T *a = static_cast<T *>(acc);
         const T *b = static_cast<const T *>(in);
-        for (std::size_t i = 0; i < count; i++)
-            a[i] = (*static_cast<F *>(ctx))(a[i], b[i]);
+        try {
+            for (std::size_t i = 0; i < count; i++)
+                a[i] = (*static_cast<F *>(ctx))(a[i], b[i]);
+        } catch (const std::exception &e) {
+            dlcoll_op_fail(e.what());
+        } catch (...) {
+            dlcoll_op_fail("an exception that is no std::exception");
+        }
     }
 
     dlcoll_op op_;
@@ -362,8 +374,10 @@ template <class B> dlcoll_p2p p2p_recv(B &&out, int peer, int tag = 0)
 /* ---------------------------------------------------------------------------------------------
  * work */
 
-/* An operation under way. Its buffers are the library's until it is complete. Until then it is to
- * be kept when its reduction is one's own. */
+/* An operation under way. Its buffers are the library's until it is complete: so the destructor
+ * waits for that, also when an exception is on its way. It cancels a receive that no message has
+ * matched.
+ */
 class work
 {
   public:
@@ -412,14 +426,14 @@ class work
     }
 
   private:
-    struct free_work {
+    struct drop {
         void operator()(dlcoll_work *w) const noexcept
         {
-            dlcoll_work_free(w);
+            dlcoll_work_drop(w);
         }
     };
     std::shared_ptr<void> op_; /* its reduction, if that is one's own */
-    std::unique_ptr<dlcoll_work, free_work> work_;
+    std::unique_ptr<dlcoll_work, drop> work_;
     const dlcoll_comm *comm_;
 };
 

@@ -87,7 +87,7 @@ const char *reduction_name(int code)
     _Static_assert(sizeof(names) / sizeof(names[0]) == REDUCTIONS, "every reduction has a name");
     if (code == REDUCE_PREMUL)
         return "premul_sum";
-    if (code == REDUCE_USER)
+    if (code == REDUCE_USER || code == REDUCE_USER_MAY_FAIL)
         return "user function";
     int i = reduction_index(code);
     return i < 0 ? NULL : names[i];

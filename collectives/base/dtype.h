@@ -47,7 +47,7 @@ int pair_index(int dtype);
 int reduction_index(int op);
 
 /* The codes of a program's own reductions in op signatures; the built-in ones have their value. */
-enum { REDUCE_PREMUL = 64, REDUCE_USER = 65 };
+enum { REDUCE_PREMUL = 64, REDUCE_USER = 65, REDUCE_USER_MAY_FAIL = 66 };
 /* "sum"; also of those codes. NULL: there is no such reduction. */
 const char *reduction_name(int code);
 

@@ -111,6 +111,7 @@ struct coll_call {
      *   -ETIMEDOUT  the deadline passed while waiting for `culprit`
      *   -ECANCELED  told to stop (comm_is_stopped())
      *   -EREMOTEIO  a device library failed on this rank; with a text
+     *   -EBADE      the program's own reduction failed on this rank; with its text
      *   -ENOMEM     before anything was sent: the communicator stays in use
      *   another     with a text
      * culprit is a rank of the communicator, or -1. */

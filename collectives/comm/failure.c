@@ -405,6 +405,7 @@ bool comm_asked(struct acceptor_subscriber *subscriber, int from, struct ask *as
 static void own_view(const dlcoll_comm *c, int status, const struct coll_call *call,
                      struct notice *cause)
 {
+    char name[WORLD_NAME_MAX], text[240];
     int peer = call->culprit >= 0 && call->culprit < c->size ? c->world_ranks[call->culprit] : -1;
     *cause = (struct notice){.rank = -1, .exit_code = -1};
     switch (status) {
@@ -427,6 +428,13 @@ static void own_view(const dlcoll_comm *c, int status, const struct coll_call *c
         set_rank(c, cause, c->world->rank);
         snprintf(cause->text, sizeof(cause->text), "%.*s", (int)sizeof(cause->text) - 1,
                  call->err.msg);
+        break;
+    case -EBADE:
+        cause->code = DLCOLL_EABORTED;
+        set_rank(c, cause, c->world->rank);
+        take_text(text, sizeof(text), call->err.msg);
+        snprintf(cause->text, sizeof(cause->text), "the reduction of %s failed: %s",
+                 world_name(c->world, c->world->rank, name), text);
         break;
     case -ENOMEM:
         cause->code = DLCOLL_ENOMEM;

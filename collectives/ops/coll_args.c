@@ -268,6 +268,7 @@ static int check_reduction(const struct coll_args *a, struct coll_call *call)
     call->sig.op = call->reduce.code;
     if (code == 0 && keeps && call->reduce.code == a->op)
         *last = call->reduce;
+    call->more = call->reduce.code == REDUCE_USER_MAY_FAIL; /* the ranks agree whether it has */
     if (code == DLCOLL_EINVAL)
         return args_refuse(a, code,
                            call->reduce.code == REDUCE_PREMUL ? "op was made for another dtype"

@@ -168,3 +168,13 @@ int dlcoll_cancel(dlcoll_work *work)
         return comm_error(work->comm, DLCOLL_ESTATE, "cancel: a message has matched the receive");
     return 0;
 }
+
+void dlcoll_work_drop(dlcoll_work *work)
+{
+    if (!work || is_parents(work))
+        return;
+    if (!work_is_done(work) && p2p_is_receive(work))
+        (void)p2p_cancel(work->comm, work, DLCOLL_ECANCELED);
+    wait_until(work, 0);
+    dlcoll_work_free(work);
+}

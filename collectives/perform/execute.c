@@ -24,15 +24,53 @@ static int run_in_steps(struct coll_call *call)
     return call->task ? call->task(call) : call->spans ? coalesced_run(call) : layout_run(call);
 }
 
+/* Behind an operation whose reduction may fail on any rank: whether it has on one. The number is
+ * the call's last. */
+static int agree(struct coll_call *call)
+{
+    dlcoll_comm *c = call->comm;
+    const struct reduce_failure *own = call->reduce.failure;
+    uint64_t failed = own->failed ? (uint64_t)c->rank : UINT64_MAX; /* the lowest rank tells */
+    call->may_repeat = false;
+    if (call->reduce.code == REDUCE_USER_MAY_FAIL && c->size > 1) {
+        struct coll_call step = *call;
+        step.kind = CALL_ALL_REDUCE;
+        step.in_steps = false;
+        step.task = NULL;
+        step.nspans = 0;
+        step.seq += call->nspans > 1 ? coalesced_calls(call) : 1;
+        step.send = step.recv = &failed;
+        step.send_parts = step.recv_parts = (struct coll_parts){0};
+        step.count = step.sig.count = 1;
+        step.dtype = dtype_get(DLCOLL_U64);
+        step.elem = step.dtype->size;
+        step.op = DLCOLL_MIN;
+        step.sig.dtype = DLCOLL_U64;
+        reduce_find(DLCOLL_U64, DLCOLL_MIN, &step.reduce);
+        int r = provider_run_step(call, &step);
+        if (r < 0)
+            return r;
+    }
+    if (failed == UINT64_MAX)
+        return 0;
+    call->culprit = (int)failed;
+    return failed == (uint64_t)c->rank ? err_set(&call->err, -EBADE, "%s", own->text) : -ECANCELED;
+}
+
 static int run(dlcoll_comm *c, struct coll_call *call)
 {
     if (comm_is_stopped(c))
         return -ECANCELED;
     if (coll_is_nothing(call)) /* others may have called it without a handle, and not wait */
         return 0;
+    struct reduce_failure failure; /* not cleared: few operations need it */
+    if (call->reduce.user) {
+        failure.failed = false;
+        call->reduce.failure = &failure;
+    }
     int code = call->in_steps ? run_in_steps(call) : provider_choose(call)->run(call);
     c->algo = call->algo;
-    return code;
+    return code == 0 && call->reduce.user ? agree(call) : code;
 }
 
 int execute_call(dlcoll_comm *c, struct coll_call *call)

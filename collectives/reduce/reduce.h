@@ -43,6 +43,12 @@ typedef void reduce_n_fn(void *dst, const void *const *src, int nsrc, size_t cou
 /* dst[i] = src[i] / by. dst may be src. */
 typedef void reduce_divide_fn(void *dst, const void *src, size_t count, int by);
 
+/* What a user's function has said of its failure: dlcoll_op_fail(). */
+struct reduce_failure {
+    bool failed; /* the function is called no more */
+    char text[200];
+};
+
 /* A reduction of a type. A plain value; nothing to free. It is good as long as the op is. */
 struct reduce_info {
     const struct dtype *dtype;
@@ -61,7 +67,8 @@ struct reduce_info {
     int scalar_dtype; /* ...which is this */
     dlcoll_reduce_fn *user;
     void *ctx;
-    int dtype_value; /* dlcoll_dtype */
+    struct reduce_failure *failure; /* borrowed; NULL: nobody wants to know */
+    int dtype_value;                /* dlcoll_dtype */
 };
 
 /* 0; DLCOLL_EINVAL: there is no such type or reduction, or it was made for another type;

@@ -5,6 +5,7 @@
  * before its value is published. */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "collectives/base/error.h"
@@ -22,7 +23,7 @@ struct user_op {
     int turn;
     dlcoll_reduce_fn *fn; /* NULL: premul */
     void *ctx;
-    bool ordered;
+    bool ordered, may_fail;
     int dtype;
     uint64_t scalar;
 };
@@ -43,6 +44,7 @@ static int publish(const char *call, dlcoll_op *op, const struct user_op *made)
         u->fn = made->fn;
         u->ctx = made->ctx;
         u->ordered = made->ordered;
+        u->may_fail = made->may_fail;
         u->dtype = made->dtype;
         u->scalar = made->scalar;
         atomic_store_explicit(&u->value, value, memory_order_release);
@@ -58,11 +60,14 @@ int dlcoll_op_create_user(dlcoll_op *op, dlcoll_reduce_fn *fn, void *ctx, unsign
 {
     if (!op || !fn)
         return error_set_global(DLCOLL_EINVAL, "dlcoll_op_create_user: op or fn is NULL");
-    if (flags & ~DLCOLL_OP_ORDERED)
+    if (flags & ~(DLCOLL_OP_ORDERED | DLCOLL_OP_MAY_FAIL))
         return error_set_global(DLCOLL_EINVAL, "dlcoll_op_create_user: unknown flag");
-    return publish(
-        "dlcoll_op_create_user", op,
-        &(struct user_op){.fn = fn, .ctx = ctx, .ordered = flags & DLCOLL_OP_ORDERED, .dtype = -1});
+    return publish("dlcoll_op_create_user", op,
+                   &(struct user_op){.fn = fn,
+                                     .ctx = ctx,
+                                     .ordered = flags & DLCOLL_OP_ORDERED,
+                                     .may_fail = flags & DLCOLL_OP_MAY_FAIL,
+                                     .dtype = -1});
 }
 
 int dlcoll_op_create_premul(dlcoll_op *op, const void *scalar, dlcoll_dtype dtype)
@@ -104,13 +109,27 @@ bool reduce_user_find(int op, struct reduce_info *r)
     r->user = u->fn;
     r->ctx = u->ctx;
     r->ordered = u->ordered;
-    r->code = u->fn ? REDUCE_USER : REDUCE_PREMUL;
+    r->code = !u->fn ? REDUCE_PREMUL : u->may_fail ? REDUCE_USER_MAY_FAIL : REDUCE_USER;
     r->has_pre = !u->fn;
     if (r->has_pre) {
         r->scalar = u->scalar;
         r->scalar_dtype = u->dtype;
     }
     return true;
+}
+
+/* Of the function that this thread is in. */
+static _Thread_local struct reduce_failure *t_failure;
+
+int dlcoll_op_fail(const char *text)
+{
+    struct reduce_failure *f = t_failure;
+    if (!f)
+        return error_set_global(DLCOLL_ESTATE, "dlcoll_op_fail: not called in a reduction");
+    if (!f->failed)
+        snprintf(f->text, sizeof(f->text), "%s", text && *text ? text : "no reason was given");
+    f->failed = true;
+    return 0;
 }
 
 struct user_call {
@@ -123,11 +142,14 @@ struct user_call {
 static void call_user(void *arg)
 {
     const struct user_call *c = arg;
+    t_failure = c->r->failure;
     c->r->user(c->acc, c->in, c->count, (dlcoll_dtype)c->r->dtype_value, c->r->ctx);
+    t_failure = NULL;
 }
 
 /* The user's function is called on aligned memory of ours: sources may have any address, and dst
- * may be one of them. */
+ * may be one of them. Once it has failed, the operation goes on with any data, for the others wait
+ * for that; execute_call() makes a failure of it. */
 static inline void user_many(const struct reduce_info *r, void *dst, const void *const *src,
                              int nsrc, size_t count, uint8_t *acc, uint8_t *in, size_t room)
 {
@@ -142,6 +164,8 @@ static inline void user_many(const struct reduce_info *r, void *dst, const void 
                 from = in;
             }
             struct user_call call = {r, acc, from, n};
+            if (r->failure && r->failure->failed)
+                break;
             if (task_inside())
                 task_call(call_user, &call);
             else

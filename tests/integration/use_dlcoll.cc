@@ -406,6 +406,42 @@ static void handles(dlcoll::comm &world)
     NEED(x[0] == 0);
 }
 
+/* What an exception leaves behind. */
+static void exceptions(dlcoll::comm &world)
+{
+    const int n = world.size(), me = world.rank();
+    try {
+        std::vector<std::int32_t> x(1 << 18, 1), y(10);
+        auto sum = world.async().all_reduce(x);
+        auto never = world.async().recv(y, (me + 1) % n);
+        throw std::runtime_error("something else");
+    } catch (const std::runtime_error &e) {
+        NEED(std::string(e.what()) == "something else");
+    }
+    std::vector<std::int32_t> again(1 << 18, 5);
+    world.barrier();
+    for (std::int32_t v : again)
+        NEED(v == 5);
+
+    dlcoll::comm group = world.dup();
+    const auto add = [me](int a, int b) {
+        if (me == 0)
+            throw std::domain_error("too large");
+        return a + b;
+    };
+    std::vector<int> x(4, me);
+    bool failed = false;
+    try {
+        group.all_reduce(x, dlcoll::reduction::of<int>(add));
+    } catch (const dlcoll::error &e) {
+        failed = e.code() == DLCOLL_EABORTED && std::strstr(e.what(), "too large");
+        NEED(failed && e.rank() == 0);
+    }
+    int all = failed;
+    world.all_reduce(dlcoll::span(&all, 1));
+    NEED(all == 0 || all == n);
+}
+
 /* There is no memory to share. */
 static void alone(dlcoll::comm &world)
 {
@@ -512,6 +548,7 @@ int main()
     lists(world);
     unknown_lengths(world);
     handles(world);
+    exceptions(world);
     many_handles(world);
     missing(world);
     stores(world);

@@ -39,6 +39,36 @@ def unknown_lengths(world):
     world.barrier()
 
 
+def failing_reductions(world):
+    """An exception of a reduction is every rank's Error, and on its own rank the cause of it."""
+    def add(acc, x):
+        if world.rank == 1:
+            raise ValueError("too\nlarge")
+        acc += x
+
+    for wait in True, False:
+        group = world.dup()
+        try:
+            work = group.all_reduce(np.full(5, world.rank), Reduction(add, int), wait=wait)
+            if not wait:
+                work.wait()
+            raised = None
+        except Error as e:
+            raised = e
+        assert len(set(world.exchange(raised and str(raised)))) == 1, raised
+        assert not raised or (raised.code == -7 and raised.rank == 1 and "ValueError: too" in str(raised)), raised
+        assert not raised or (world.rank == 1) == isinstance(raised.__cause__, ValueError), raised
+        group.close(finalize=False)
+
+
+def dropped_works(world):
+    """A work that is dropped ends: one that waits for a message that never comes, too."""
+    x = np.full(1 << 18, 1)
+    world.all_reduce(x, wait=False)
+    assert (x == world.size).all()
+    world.recv(x, (world.rank + 1) % world.size, tag=99, wait=False)
+
+
 def side_by_side(world):
     """Threads that send and receive while another one is in an operation."""
     def exchange(tag):
@@ -61,6 +91,8 @@ def main():
     with Comm(thread_multiple=True) as world:
         n, me = world.size, world.rank
         side_by_side(world)
+        failing_reductions(world)
+        dropped_works(world)
         for name in ("float32", "float64", "int32", "uint8", "float16"):
             x = np.arange(1000).astype(name) % 3 + me % 2
             want = sum((np.arange(1000).astype(name) % 3 + r % 2) for r in range(n)).astype(name)
@@ -98,6 +130,22 @@ def main():
         def multiply(acc, x):
             acc *= x
 
+        for name in "complex64", "complex128":
+            x = np.arange(12).reshape(3, 4).astype(name) + me * 1j
+            want = n * np.arange(12).reshape(3, 4) + n * (n - 1) // 2 * 1j
+            assert (world.all_reduce(x.copy()) == want).all()
+            last = world.scan(x.copy())
+            assert me < n - 1 or (last == want).all()
+            assert np.allclose(world.all_reduce(x, "avg", out=np.empty_like(x)), want / n)
+            world.all_reduce(x[:, 1:2], out=x[:, 3:])
+            assert (x[:, 3] == want[:, 1]).all() and (x[:, 2] == [2 + me * 1j, 6 + me * 1j, 10 + me * 1j]).all()
+            assert (world.all_reduce(np.full(7, 1j, name), "prod") == 1j ** n).all()
+            assert (world.reduce_scatter(np.full(2 * n, 1 + 2j, name), np.empty(2, name)) == n * (1 + 2j)).all()
+            try:
+                world.all_reduce(np.ones(3, name), "max")
+                assert False, "complex numbers have no order"
+            except Error as e:
+                assert e.code == -4, e
         turn = world.all_reduce(np.full(700, 1j), Reduction(multiply, complex))
         assert (turn == 1j ** n).all(), turn
         assert (world.broadcast(np.array([me + 1j])) == 1j).all()

@@ -642,7 +642,7 @@ START_TEST(ops_are_checked_counted_and_freed_once)
     ck_assert_int_eq(dlcoll_op_create_user(NULL, double_and_add, NULL, 0), DLCOLL_EINVAL);
     ck_assert_int_eq(dlcoll_op_create_user(&op, NULL, NULL, 0), DLCOLL_EINVAL);
     expect_why("dlcoll_op_create_user: op or fn is NULL");
-    ck_assert_int_eq(dlcoll_op_create_user(&op, double_and_add, NULL, 2), DLCOLL_EINVAL);
+    ck_assert_int_eq(dlcoll_op_create_user(&op, double_and_add, NULL, 4), DLCOLL_EINVAL);
     expect_why("dlcoll_op_create_user: unknown flag");
     ck_assert_int_eq(dlcoll_op_create_premul(&op, NULL, DLCOLL_F32), DLCOLL_EINVAL);
     ck_assert_int_eq(dlcoll_op_create_premul(&op, &one, (dlcoll_dtype)12), DLCOLL_EINVAL);

@@ -8,6 +8,7 @@ from ctypes import c_char, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_voi
 IN_PROGRESS = 1
 ESTATE, ETIMEDOUT = -2, -5
 PERSISTENT, SYNCHRONOUS = 1, 2
+OP_MAY_FAIL = 2
 THREAD_MULTIPLE = 1
 OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4, "band": 32, "bor": 33, "bxor": 34, "land": 35, "lor": 36,
        "lxor": 37, "minloc": 38, "maxloc": 39}
@@ -104,7 +105,7 @@ def _load():
     loaded.dlcoll_strerror.restype = ctypes.c_char_p
     loaded.dlcoll_version.restype = ctypes.c_char_p
     loaded.dlcoll_mem_alloc.restype = c_void_p
-    for name in ("destroy", "work_free", "bytes_free", "mem_free", "store_close"):
+    for name in ("destroy", "work_free", "work_drop", "bytes_free", "mem_free", "store_close"):
         getattr(loaded, "dlcoll_" + name).restype = None
     return loaded
 

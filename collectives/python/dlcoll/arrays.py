@@ -7,14 +7,15 @@ thread at a time. Every operation raises dlcoll.Error, which names the rank at f
 """
 import copy
 import ctypes
+import functools
 import pickle
 from ctypes import CFUNCTYPE, POINTER, byref, c_char, c_int, c_int64, c_size_t, c_void_p
 from typing import Any, List, Optional, Sequence, Union
 
 import numpy as np
 
-from ._lib import (ESTATE, IN_PROGRESS, OPS, PERSISTENT, SYNCHRONOUS, Bytes, Graph, GroupOptions, Layout, MessageInfo,
-                   InitOptions, Options, THREAD_MULTIPLE, check, lib)
+from ._lib import (ESTATE, IN_PROGRESS, OP_MAY_FAIL, OPS, PERSISTENT, SYNCHRONOUS, Bytes, Error, Graph, GroupOptions,
+                   Layout, MessageInfo, InitOptions, Options, THREAD_MULTIPLE, check, lib)
 
 DTYPES = {"int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7,
           "float64": 8, "bfloat16": 9, "float8_e4m3fn": 10, "float8_e5m2": 11, "int16": 32, "uint16": 33,
@@ -32,17 +33,22 @@ ELEMENT_0, ELEMENT_MAX = 1 << 20, 65536  # complex numbers and structs: only Red
 
 class Reduction:
     """A reduction of the program's own, given as `op`: fn(acc, x) changes the array acc to acc op x, element by
-    element. It must be associative and, unless `ordered`, commutative. Keep it until its operations are complete."""
+    element. It must be associative and, unless `ordered`, commutative. If it raises an exception on any rank, the
+    operation raises an Error on all of them, on that rank with the exception as its __cause__."""
 
     def __init__(self, fn, dtype, ordered: bool = False):
-        self._op, self._type = c_int(), np.dtype(dtype)
+        self._op, self._type, self._raised = c_int(), np.dtype(dtype), None
 
         def call(acc, x, count, _dtype, _ctx):
-            of = (c_char * (count * self._type.itemsize)).from_address
-            fn(np.frombuffer(of(acc), self._type), np.frombuffer(of(x), self._type))
+            try:
+                of = (c_char * (count * self._type.itemsize)).from_address
+                fn(np.frombuffer(of(acc), self._type), np.frombuffer(of(x), self._type))
+            except BaseException as e:  # ctypes would print it, and go on
+                self._raised = e
+                lib.dlcoll_op_fail(f"{type(e).__name__}: {e}".encode())
 
         self._call = CFUNCTYPE(None, c_void_p, c_void_p, c_size_t, c_int, c_void_p)(call)
-        check(lib.dlcoll_op_create_user(byref(self._op), self._call, None, 1 if ordered else 0))
+        check(lib.dlcoll_op_create_user(byref(self._op), self._call, None, OP_MAY_FAIL | (1 if ordered else 0)))
 
     def __del__(self):
         if self._op.value:
@@ -52,12 +58,40 @@ class Reduction:
 Op = Union[str, Reduction]
 
 
+def _check(code: int, comm, op: Optional[Op]) -> int:
+    """As check(); an exception of the operation's own reduction is the Error's cause."""
+    try:
+        return check(code, comm)
+    except Error as e:
+        if not isinstance(op, Reduction) or op._raised is None:
+            raise
+        raised, op._raised = op._raised, None
+        raise e from raised
+
+
 def _op(op: Op, x: np.ndarray) -> int:
     if isinstance(op, str):
         return OPS[op]
     if op._type != x.dtype:
         raise TypeError(f"the reduction is one of {op._type}, and the array of {x.dtype}")
     return op._op.value
+
+
+@functools.lru_cache(maxsize=None)
+def _complex_product(dtype: np.dtype) -> Reduction:
+    return Reduction(lambda acc, x: np.multiply(acc, x, out=acc), dtype)
+
+
+def _as_real(x: np.ndarray, out: np.ndarray, op: Op):
+    """Complex numbers are summed as pairs of real ones; products have a function."""
+    if not isinstance(op, str) or getattr(x, "dtype", None) not in (np.complex64, np.complex128):
+        return x, out, op
+    if op == "prod":
+        return x, out, _complex_product(x.dtype)
+    if op not in ("sum", "avg") or out.dtype != x.dtype:
+        return x, out, op
+    real = np.float32 if x.dtype == np.complex64 else np.float64
+    return x[..., None].view(real), out[..., None].view(real), op
 
 
 def located(value, index=np.int32) -> np.dtype:
@@ -133,12 +167,13 @@ class Message:
 
 
 class Work:
-    """An operation under way. It keeps its arrays alive; the program must not touch them before wait() is True."""
+    """An operation under way. It keeps its arrays alive; the program must not touch them before wait() is True. One
+    that is dropped is waited for; a receive that no message has matched is cancelled."""
 
     message: Optional[Message] = None  #: of recv_upto() and mrecv(), once it is complete
 
-    def __init__(self, handle: c_void_p, comm: "Comm", arrays: Sequence[np.ndarray]):
-        self._handle, self._comm, self._arrays = handle, comm, arrays
+    def __init__(self, handle: c_void_p, comm: "Comm", arrays: Sequence[np.ndarray], op: Optional[Op] = None):
+        self._handle, self._comm, self._arrays, self._op = handle, comm, arrays, op
 
     def start(self) -> None:
         """Begins one of Comm.persistent(), which may be started again once it is complete."""
@@ -147,7 +182,7 @@ class Work:
     def wait(self, seconds: Optional[float] = None) -> bool:
         """True: the operation is complete. False: it did not complete within `seconds` (None: no limit)."""
         ms = -1 if seconds is None else int(seconds * 1000)
-        return check(lib.dlcoll_wait_for(self._handle, c_int64(ms)), self._comm._comm) != IN_PROGRESS
+        return _check(lib.dlcoll_wait_for(self._handle, c_int64(ms)), self._comm._comm, self._op) != IN_PROGRESS
 
     def cancel(self) -> bool:
         """Cancels a receive: wait() then raises an Error. False: it has a message already."""
@@ -156,8 +191,7 @@ class Work:
 
     def __del__(self):
         if self._handle and self._comm._comm:
-            lib.dlcoll_wait(self._handle)  # until then the library uses the arrays
-            lib.dlcoll_work_free(self._handle)
+            lib.dlcoll_work_drop(self._handle)  # until it returns the library uses the arrays
             self._handle = None
 
 
@@ -208,7 +242,8 @@ class Comm:
     def __exit__(self, kind, value, traceback) -> None:
         self.close(finalize=kind is None)
 
-    def _call(self, function, *args, arrays=(), wait=True, timeout=None, tag=0, flags=0) -> Optional[Work]:
+    def _call(self, function, *args, arrays=(), wait=True, timeout=None, tag=0, flags=0,
+              op=None) -> Optional[Work]:
         options = self._options(tag, timeout, self._flags | flags)
         wait = wait and not self._flags
         layouts = [_layout(a) for a in arrays]
@@ -216,8 +251,8 @@ class Comm:
             options.send_layout = layouts[0] and ctypes.pointer(layouts[0])
             options.recv_layout = layouts[-1] and ctypes.pointer(layouts[-1])
         work = c_void_p()
-        check(function(*args, self._comm, byref(options), None if wait else byref(work)), self._comm)
-        return None if wait else Work(work, self._owner or self, arrays)
+        _check(function(*args, self._comm, byref(options), None if wait else byref(work)), self._comm, op)
+        return None if wait else Work(work, self._owner or self, arrays, op)
 
     @staticmethod
     def _options(tag: int, timeout: Optional[float], flags: int = 0) -> Options:
@@ -231,11 +266,12 @@ class Comm:
         return other
 
     def _reduce(self, function, x, op, out, wait, timeout, *root):
-        out = x if out is None else out
+        result = x if out is None else out
+        x, out, op = _as_real(x, result, op)
         _check_sizes(x, out)
         work = self._call(function, _data(x), _data(out, True), c_size_t(x.size), _dtype(x), _op(op, x), *root,
-                          arrays=(x, out), wait=wait, timeout=timeout)
-        return work or out
+                          arrays=(x, out), wait=wait, timeout=timeout, op=op)
+        return work or result
 
     # Each operation returns the array with the result or, with wait=False, a Work. timeout is in seconds (None:
     # the communicator's).
@@ -300,10 +336,12 @@ class Comm:
     def reduce_scatter(self, x: np.ndarray, out: np.ndarray, op: Op = "sum", wait: bool = True,
                        timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
         """out = this rank's part of what all_reduce of x would give. x: `size` times the elements of out."""
+        result = out
+        x, out, op = _as_real(x, out, op)
         _check_sizes(out, x, self.size)
         work = self._call(lib.dlcoll_reduce_scatter, _data(x), _data(out, True), c_size_t(out.size), _dtype(x),
-                          _op(op, x), arrays=(x, out), wait=wait, timeout=timeout)
-        return work or out
+                          _op(op, x), arrays=(x, out), wait=wait, timeout=timeout, op=op)
+        return work or result
 
     def all_to_all(self, x: np.ndarray, out: np.ndarray, wait: bool = True,
                    timeout: Optional[float] = None) -> Union[np.ndarray, Work]:

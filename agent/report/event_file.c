@@ -56,18 +56,26 @@ static void flush(struct event_file *f)
     }
 }
 
-void event_file_write(struct event_file *f, const struct event_list *l)
+bool event_file_is_behind(const struct event_file *f, const struct event_list *l)
+{
+    return f && f->fd >= 0 && f->at < l->first + l->n;
+}
+
+size_t event_file_write(struct event_file *f, const struct event_list *l, size_t most)
 {
     const struct event *e;
+    size_t n = 0;
     if (!f || f->fd < 0)
-        return;
-    while ((e = event_list_next(l, &f->at))) {
+        return 0;
+    while (n < most && (e = event_list_next(l, &f->at))) {
+        n++;
         char *line = event_json(e);
         if (line)
             buf_put(&f->rest, line, strlen(line));
         free(line);
     }
     flush(f);
+    return n;
 }
 
 void event_file_close(struct event_file *f)

@@ -2,6 +2,9 @@
 #ifndef AGENT_REPORT_EVENT_FILE_H
 #define AGENT_REPORT_EVENT_FILE_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 #include "core/err.h"
 #include "rendezvous/rules/event_log.h"
 
@@ -11,9 +14,12 @@ struct event_file;
  * `path` is borrowed. */
 int event_file_open(struct event_file **out, const char *path, struct err *e);
 
-/* Appends the events that are new. Does not wait: what the reader of a FIFO does not take now is
- * written later. An error is reported once, and ends the writing. NULL is allowed. */
-void event_file_write(struct event_file *f, const struct event_list *l);
+/* Appends at most so many of the events that are new; returns how many. Does not wait: what the
+ * reader of a FIFO does not take now is written later. An error is reported once, and ends the
+ * writing. NULL is allowed. */
+size_t event_file_write(struct event_file *f, const struct event_list *l, size_t most);
+/* Whether there are further ones. */
+bool event_file_is_behind(const struct event_file *f, const struct event_list *l);
 
 /* Writes what is left, for a reader that takes it within a second. NULL is allowed. */
 void event_file_close(struct event_file *f);

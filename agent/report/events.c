@@ -1,5 +1,6 @@
 #include "agent/report/events.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,9 +15,16 @@ struct recorded {
     bool output, operation;
 };
 
+/* A log that has come as a whole, of tens of thousands of events, must not hold up the loop: so
+ * many are written in one turn of it. */
+#define AT_ONCE 512
+
 struct events {
     struct node *n;
     struct event_file *file;  /* NULL: none */
+    uv_timer_t writer;        /* goes on with the file */
+    uint64_t turn_ms;         /* the loop's time of its present turn, */
+    size_t left;              /* in which so many more events may be written */
     uv_timer_t timer;         /* looks for first signs, if anybody waits for events */
     struct recorded *workers; /* of this round; job->nproc */
 };
@@ -27,7 +35,9 @@ static int events_open(void **state, struct node *n, struct err *e)
     struct events *v = xcalloc(1, sizeof(*v));
     *v = (struct events){.n = n, .workers = xcalloc((size_t)n->job->nproc, sizeof(*v->workers))};
     uv_timer_init(n->loop, &v->timer);
+    uv_timer_init(n->loop, &v->writer);
     uvx_own(n->scope, &v->timer);
+    uvx_own(n->scope, &v->writer);
     *state = v;
     node_event(n, (struct event){.name = EVENT_SUBMIT,
                                  .at_ns = n->started_ns,
@@ -137,6 +147,24 @@ static void events_state_changed(void *state, enum node_state from)
                                     .text = v->n->state_name});
 }
 
+static void write_file(struct events *v);
+
+static void on_writer(uv_timer_t *t)
+{
+    write_file(container_of(t, struct events, writer));
+}
+
+static void write_file(struct events *v)
+{
+    const struct event_list *job = &v->n->log.job;
+    if (uv_now(v->n->loop) != v->turn_ms)
+        v->left = AT_ONCE;
+    v->turn_ms = uv_now(v->n->loop);
+    v->left -= event_file_write(v->file, job, v->left);
+    if (event_file_is_behind(v->file, job) && !uv_is_active((uv_handle_t *)&v->writer))
+        uv_timer_start(&v->writer, on_writer, 1, 0);
+}
+
 static void events_log_grown(void *state)
 {
     struct events *v = state;
@@ -144,7 +172,7 @@ static void events_log_grown(void *state)
     if ((log->wanted || log->send) && v->n->state == NODE_RUNNING &&
         !uv_is_active((uv_handle_t *)&v->timer))
         uv_timer_start(&v->timer, on_timer, 0, LOOK_MS);
-    event_file_write(v->file, &log->job);
+    write_file(v);
 }
 
 const struct event_list *events_want(void *state)
@@ -175,6 +203,8 @@ static void events_finish(void *state, const struct rdzv_result *result)
                                                              : CAUSE_NONE,
                                   .text = result->text});
     event_log_settle(log);
+    uv_timer_stop(&v->writer);
+    event_file_write(v->file, &log->job, SIZE_MAX);
     event_file_close(v->file);
     v->file = NULL;
 }

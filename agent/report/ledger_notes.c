@@ -1,9 +1,9 @@
 #include "agent/report/ledger_notes.h"
 
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/base/file_time.h"
 #include "agent/report/report_input.h"
 #include "core/clock.h"
 #include "core/mem.h"
@@ -18,7 +18,8 @@ struct round {
 
 struct notes {
     struct node *n;
-    uv_timer_t timer; /* samples, if anybody waits for events */
+    uv_timer_t timer;             /* samples, if anybody waits for events */
+    struct file_time *checkpoint; /* --checkpoint_mark; NULL: none */
     struct round round;
     struct ledger ledger; /* of the report */
 };
@@ -28,6 +29,8 @@ static int notes_open(void **state, struct node *n, struct err *e)
     struct notes *t = xcalloc(1, sizeof(*t));
     (void)e;
     t->n = n;
+    if (n->job->checkpoint_mark)
+        t->checkpoint = file_time_new(n->job->checkpoint_mark);
     uv_timer_init(n->loop, &t->timer);
     uvx_own(n->scope, &t->timer);
     if (n->job->ledger) {
@@ -78,15 +81,11 @@ static void notes_log_grown(void *state)
 /* Seconds since the checkpoint changed; negative: there is none, or it is of an earlier round. */
 static double checkpoint_age(const struct notes *t)
 {
-    struct stat st;
-    const char *path = t->n->job->checkpoint_mark;
-    uint64_t wall = wall_ns(), mark = t->round.began_wall_ns;
-    if (!path || !mark)
+    uint64_t wall = wall_ns(), mark = t->round.began_wall_ns, at;
+    if (!t->checkpoint || !mark)
         return -1;
-    if (stat(path, &st) == 0) {
-        uint64_t at = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
+    if (file_time_get(t->checkpoint, &at))
         mark = at > mark && at <= wall ? at : mark;
-    }
     return wall > mark ? (double)(wall - mark) / 1e9 : 0;
 }
 
@@ -119,6 +118,7 @@ static void notes_free(void *state)
 {
     struct notes *t = state;
     ledger_forget(&t->n->log.job);
+    file_time_free(t->checkpoint);
     free(t);
 }
 

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/err.h"
@@ -23,6 +24,7 @@
 
 #define INTERVAL_NS    5000000000u /* the server limits the rate of each pod */
 #define END_S          3
+#define END_LOOK_MS    2 /* between two looks whether the thread has ended */
 #define PROGRESS_BYTES 4096
 #define TOKEN_BYTES    8192
 
@@ -37,6 +39,13 @@ struct trainer_status {
     char state[16];
     int nodes, workers, restarts;
     struct err trouble; /* of the last post; code 0: none */
+
+    /* The loop's, at the end. */
+    struct uvx_scope scope;
+    uv_timer_t end;
+    uint64_t end_ns;
+    void (*on_closed)(void *arg);
+    void *on_closed_arg;
 
     /* The thread's. */
     char progress[PROGRESS_BYTES]; /* as last seen */
@@ -121,11 +130,20 @@ static int trainer_post(const struct trainer_status *t, const char *body, struct
     return rc;
 }
 
+/* Without the lock: the file's server may not answer. Nor is a FIFO waited for. */
 static bool progress_has_changed(struct trainer_status *t)
 {
     char text[PROGRESS_BYTES];
-    if (!t->progress_file || fd_read_file(AT_FDCWD, t->progress_file, text, sizeof(text)) <= 0 ||
-        strcmp(text, t->progress) == 0)
+    struct stat st;
+    _cleanup_fd_ int fd =
+        t->progress_file ? open(t->progress_file, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+        return false;
+    ssize_t n = pread(fd, text, sizeof(text), 0);
+    if (n <= 0 || n == (ssize_t)sizeof(text))
+        return false;
+    text[n] = '\0';
+    if (strcmp(text, t->progress) == 0)
         return false;
     strcpy(t->progress, text);
     return true;
@@ -146,7 +164,9 @@ static void *trainer_thread(void *arg)
     pthread_mutex_lock(&t->lock);
     for (bool last = false; !last;) {
         last = t->closed;
+        pthread_mutex_unlock(&t->lock);
         bool news = progress_has_changed(t);
+        pthread_mutex_lock(&t->lock);
         if (news || (t->dirty && !last)) {
             char *body = status_text(t);
             t->dirty = false;
@@ -209,22 +229,8 @@ void trainer_status_report(struct trainer_status *t, const char *state, int node
         t->started = thread_start(&t->thread, 0, trainer_thread, t) == 0;
 }
 
-void trainer_status_close(struct trainer_status *t)
+static void free_status(struct trainer_status *t)
 {
-    struct timespec until;
-    pthread_mutex_lock(&t->lock);
-    t->closed = true;
-    pthread_cond_signal(&t->changed);
-    pthread_mutex_unlock(&t->lock);
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += END_S;
-    if (t->started && pthread_timedjoin_np(t->thread, NULL, &until) != 0) {
-        pthread_detach(t->thread); /* it keeps what it uses; the process is about to end */
-        log_warn("the TrainJob's status server does not answer: the last progress may be missing");
-        return;
-    }
-    if (t->trouble.code)
-        log_warn("progress was not reported to the TrainJob: %s", t->trouble.msg);
     pthread_cond_destroy(&t->changed);
     pthread_mutex_destroy(&t->lock);
     free(t->url);
@@ -232,6 +238,50 @@ void trainer_status_close(struct trainer_status *t)
     free(t->token_file);
     free(t->progress_file);
     free(t);
+}
+
+/* The handle has been closed. A thread that has not ended keeps what it uses; the process is about
+ * to end. */
+static void on_end_closed(void *arg)
+{
+    struct trainer_status *t = arg;
+    void (*on_closed)(void *arg) = t->on_closed;
+    void *on_closed_arg = t->on_closed_arg;
+    if (!t->started)
+        free_status(t);
+    on_closed(on_closed_arg);
+}
+
+static void on_end(uv_timer_t *timer)
+{
+    struct trainer_status *t = container_of(timer, struct trainer_status, end);
+    if (t->started && pthread_tryjoin_np(t->thread, NULL) == 0)
+        t->started = false;
+    if (t->started && mono_ns() < t->end_ns)
+        return;
+    if (t->started) {
+        pthread_detach(t->thread);
+        log_warn("the TrainJob's status server does not answer: the last progress may be missing");
+    } else if (t->trouble.code) {
+        log_warn("progress was not reported to the TrainJob: %s", t->trouble.msg);
+    }
+    uvx_scope_close(&t->scope, on_end_closed, t);
+}
+
+void trainer_status_close(struct trainer_status *t, uv_loop_t *loop, void (*on_closed)(void *arg),
+                          void *arg)
+{
+    pthread_mutex_lock(&t->lock);
+    t->closed = true;
+    pthread_cond_signal(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+    t->on_closed = on_closed;
+    t->on_closed_arg = arg;
+    t->end_ns = mono_ns() + END_S * UINT64_C(1000000000);
+    uvx_scope_init(&t->scope, loop);
+    uv_timer_init(loop, &t->end);
+    uvx_own(&t->scope, &t->end);
+    uv_timer_start(&t->end, on_end, 0, END_LOOK_MS);
 }
 
 /* ------------------------------------------------------------------------------------- feature */
@@ -276,8 +326,7 @@ static void trainer_stops(void *state, const struct rdzv_stop *why)
 static void trainer_close(void *state, void (*on_closed)(void *arg), void *arg)
 {
     struct trainer *t = state;
-    trainer_status_close(t->status);
-    on_closed(arg);
+    trainer_status_close(t->status, t->n->loop, on_closed, arg);
 }
 
 const struct feature trainer_feature = {

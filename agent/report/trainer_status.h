@@ -22,7 +22,8 @@ struct trainer_status *trainer_status_open(const char *progress_file);
 void trainer_status_report(struct trainer_status *t, const char *state, int nodes, int workers,
                            int restarts);
 
-/* Posts what is left in the progress file, for 3 s at most. */
-void trainer_status_close(struct trainer_status *t);
+/* Posts what is left in the progress file, for 3 s at most, then frees it and calls back. */
+void trainer_status_close(struct trainer_status *t, uv_loop_t *loop, void (*on_closed)(void *arg),
+                          void *arg);
 
 #endif

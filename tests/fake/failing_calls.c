@@ -7,7 +7,9 @@
  *   FAIL_SHORT=N         every read and write of a socket or file moves N bytes at the most, every
  *                        tenth is interrupted
  *   FAIL_CLOCK=SECONDS   the wall clock is so much ahead, and behind, in turns
- *   FAIL_NAMES=FILE      looking up a name takes a minute; FILE has which */
+ *   FAIL_NAMES=FILE      looking up a name takes a minute; FILE has which
+ *   FAIL_SILENT=FILE     the server of FILE does not answer: to open it or to look at it takes a
+ *                        minute */
 #undef _FORTIFY_SOURCE /* would turn read() into something else here */
 #include "tests/fake/failing_calls.h"
 
@@ -42,7 +44,7 @@ static int g_kind = -1;
 static uint32_t g_at;
 static size_t g_short;
 static long g_clock;
-static const char *g_names;
+static const char *g_names, *g_silent;
 static atomic_uint g_turn;
 
 static const char *const kind_names[] = {FAILING_CALLS(FAILING_NAME)};
@@ -54,6 +56,7 @@ __attribute__((constructor)) static void begin(void)
     if (strcmp(program_invocation_short_name, "dlaunch") != 0)
         return;
     g_names = getenv("FAIL_NAMES");
+    g_silent = getenv("FAIL_SILENT");
     g_clock = clock ? atol(clock) : 0;
     g_short = piece ? (size_t)atol(piece) : 0;
     if (call && (colon = strchr(call, ':'))) {
@@ -197,6 +200,25 @@ static mode_t mode_of(int flags, va_list ap)
     return flags & (O_CREAT | O_TMPFILE) ? va_arg(ap, mode_t) : 0;
 }
 
+static void sleep_a_minute(void)
+{
+    for (unsigned left = 60; left;)
+        left = sleep(left);
+}
+
+static void ask_server_of(const char *path)
+{
+    if (g_silent && strcmp(path, g_silent) == 0)
+        sleep_a_minute();
+}
+
+int stat(const char *restrict path, struct stat *restrict out)
+{
+    NEXT(stat);
+    ask_server_of(path);
+    return next(path, out);
+}
+
 #define OPEN(name, params, args)       \
     int name params                    \
     {                                  \
@@ -205,6 +227,7 @@ static mode_t mode_of(int flags, va_list ap)
         va_start(ap, flags);           \
         mode_t m = mode_of(flags, ap); \
         va_end(ap);                    \
+        ask_server_of(path);           \
         FAIL(open, ENFILE, -1)         \
         return next args;              \
     }
@@ -270,8 +293,7 @@ int getaddrinfo(const char *restrict node, const char *restrict service,
     int fd = open(g_names, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     dprintf(fd, "%s\n", node);
     close(fd);
-    for (unsigned left = 60; left;)
-        left = sleep(left);
+    sleep_a_minute();
     return EAI_AGAIN;
 }
 

@@ -290,6 +290,42 @@ START_TEST(a_name_server_that_is_silent)
 }
 END_TEST
 
+/* Runs a job that fails and is started again, within the time that a launcher may take which waits
+ * for no file server; `file` is of one that does not answer. */
+static void fail_beside(const char *file, const char *options)
+{
+    struct proc p;
+    if (test_skip_sanitized("the fake calls must be in front of a sanitizer, which comes first"))
+        return;
+    setup_counters();
+    write_file(file, "");
+    char *env[] = {test_text("LD_PRELOAD=%s", build_path("tests/fake/failing_calls.so")),
+                   test_text("FAIL_COUNTERS=%s", g_counters),
+                   test_text("FAIL_SILENT=%s", file),
+                   test_text("KUBEFLOW_TRAINER_SERVER_URL=http://127.0.0.1:%d/", free_port()),
+                   g_marker,
+                   NULL};
+    dlaunch_start(&p, env, "--max_restarts 2 %s %%W exit 3", options);
+    expect_status(&p, 3, 15);
+    expect_text(p.err, "2 of 2 restarts used");
+    proc_fini(&p);
+    check_nothing_left("a silent file server");
+}
+
+START_TEST(a_progress_file_that_is_silent)
+{
+    const char *file = tmppath("progress");
+    fail_beside(file, test_text("--progress_file %s", file));
+}
+END_TEST
+
+START_TEST(a_checkpoint_that_is_silent)
+{
+    const char *file = tmppath("checkpoint");
+    fail_beside(file, test_text("--ledger --checkpoint_mark %s", file));
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("failing_calls");
@@ -302,6 +338,9 @@ static Suite *suite(void)
     tc = test_case(s, "clock", 60);
     tcase_add_test(tc, the_wall_clock_jumps);
     tcase_add_test(tc, a_name_server_that_is_silent);
+    tc = test_case(s, "files", 60);
+    tcase_add_test(tc, a_progress_file_that_is_silent);
+    tcase_add_test(tc, a_checkpoint_that_is_silent);
     return s;
 }
 

@@ -508,7 +508,7 @@ static void finish(struct agent *a)
     const struct rdzv_result *result = a->result;
     const struct failure *first = result->n ? &result->failures[0] : NULL;
     int exit_status = agent_rules_exit_status(a->rules);
-    bool requested = report_was_told(result->reason) || result->reason == STOP_TIMEOUT;
+    bool requested = report_was_stopped(result->reason) || result->reason == STOP_TIMEOUT;
     warm_pool_kill(a->warm_pool);
     features_finish(a->features, result);
     if (first && first->local_rank >= 0 && first->local_rank < a->node.job->nproc &&

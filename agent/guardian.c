@@ -199,9 +199,9 @@ static bool is_listed(const int *signals, int sig)
     return *signals == sig;
 }
 
-/* Everything is blocked and read from a descriptor, but not what was ignored when we were started:
- * a blocked signal is kept even when it is ignored. Nor what asks a process to end, when it is not
- * forwarded: we die of it, as any process would. */
+/* Blocks all signals, so that they are read from a descriptor. A signal that was ignored when
+ * dlaunch was started stays unblocked, because a blocked one is kept even when it is ignored. So
+ * does one that asks a process to end, if it is not forwarded: the guardian dies of it. */
 static void block_signals(const struct guardian *g, sigset_t *blocked)
 {
     static const int ends[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
@@ -262,7 +262,8 @@ static int prepare(struct guardian *g, struct guardian_link *link, struct err *e
 
 /* ---------------------------------------------------------------------------------- supervising */
 
-/* It, whose number another process may have from now on, is none of them any more. */
+/* The process has been reaped: its number may be another process's from now on, so it is no longer
+ * one of `others`. */
 static void forget_other(struct guardian *g, pid_t pid)
 {
     for (int i = 0; i < g->nothers; i++) {
@@ -328,9 +329,8 @@ static void look_at_agent(struct guardian *g)
     }
 }
 
-/* Orphans come to the first process of a container, and those of `others` to us as well. Not what
- * dies with the agent: the last sweep counts it. What was dead while the agent still lived is none
- * of that. */
+/* Reaps orphans: all of a container's come to its first process, and those of `others` come to the
+ * guardian. What dies together with the agent is left to the last sweep, which counts it. */
 static void reap_strays(struct guardian *g)
 {
     siginfo_t si = {.si_pid = 0};

@@ -17,7 +17,7 @@
 #include "core/uvx.h"
 
 /* The round waits for the look-up no longer than this: a library looks the name up again. */
-#define PATIENCE_MS 2000
+#define WAIT_MS 2000
 
 struct hostname_check {
     atomic_int refs; /* one reference of the loop, one of the thread */
@@ -32,7 +32,7 @@ struct hostname_check {
     /* The loop's. */
     struct node *n;
     bool settled, in_time, said;
-    uv_timer_t patience;
+    uv_timer_t timeout;
     struct uvx_scope scope;
     void (*on_closed)(void *arg);
     void *on_closed_arg;
@@ -98,7 +98,7 @@ static void hostname_settle(struct hostname_check *h, bool in_time)
         return;
     h->settled = true;
     h->in_time = in_time;
-    uv_timer_stop(&h->patience);
+    uv_timer_stop(&h->timeout);
     h->n->calls->go_on(h->n);
 }
 
@@ -107,9 +107,9 @@ static void on_woken(uv_async_t *woken)
     hostname_settle(container_of(woken, struct hostname_check, woken), true);
 }
 
-static void on_patience(uv_timer_t *timer)
+static void on_timeout(uv_timer_t *timer)
 {
-    hostname_settle(container_of(timer, struct hostname_check, patience), false);
+    hostname_settle(container_of(timer, struct hostname_check, timeout), false);
 }
 
 static bool is_this_host(const char *endpoint)
@@ -150,9 +150,9 @@ static int hostname_open(void **state, struct node *n, struct err *e)
     h->host[sizeof(h->host) - 1] = '\0';
     uvx_scope_init(&h->scope, n->loop);
     uv_async_init(n->loop, &h->woken, on_woken);
-    uv_timer_init(n->loop, &h->patience);
+    uv_timer_init(n->loop, &h->timeout);
     uvx_own(&h->scope, &h->woken);
-    uvx_own(&h->scope, &h->patience);
+    uvx_own(&h->scope, &h->timeout);
     if (thread_start(NULL, 0, hostname_look_up, h) != 0) { /* as a name that is not found in time */
         unref(h);
         h->settled = true;
@@ -165,8 +165,8 @@ static int hostname_open(void **state, struct node *n, struct err *e)
 static void hostname_prepare(void *state)
 {
     struct hostname_check *h = state;
-    if (!h->settled && !uv_is_active((uv_handle_t *)&h->patience))
-        uv_timer_start(&h->patience, on_patience, PATIENCE_MS, 0);
+    if (!h->settled && !uv_is_active((uv_handle_t *)&h->timeout))
+        uv_timer_start(&h->timeout, on_timeout, WAIT_MS, 0);
 }
 
 static bool hostname_ready(void *state)

@@ -285,7 +285,7 @@ void worker_aborted(struct worker *w, const struct worker_context *ctx, int exit
     failure_base(w, ctx);
     f->kind = FAILURE_EXIT;
     f->exit_code = exit_code;
-    f->told = true;
+    f->says_how = true;
     snprintf(f->message, sizeof(f->message), "%s", how);
     if (w->state == WORKER_RUNNING)
         w->state = WORKER_EXITING;
@@ -311,7 +311,7 @@ void worker_closed(struct worker *w, const struct worker_context *ctx)
     if (w->ok || f->kind == FAILURE_EXEC)
         return;
     struct error_file ef;
-    if (!f->told && w->error_file[0] && error_file_read(w->error_file, &ef) != -ENOENT)
+    if (!f->says_how && w->error_file[0] && error_file_read(w->error_file, &ef) != -ENOENT)
         snprintf(f->message, sizeof(f->message), "%s", ef.message);
     strcpy(f->log_path, w->stderr_log);
     if (f->kind != FAILURE_STOPPED)

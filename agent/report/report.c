@@ -230,7 +230,7 @@ static void print_error(struct page *pg, const struct failure *f)
     struct buf b = BUF_INIT;
     size_t len = strlen(f->message);
     const char *name = headline(f->message);
-    if (f->kind == FAILURE_EXEC || f->kind == FAILURE_NODE || f->told)
+    if (f->kind == FAILURE_EXEC || f->kind == FAILURE_NODE || f->says_how)
         return;
     while (len && f->message[len - 1] == '\n')
         len--;
@@ -570,11 +570,11 @@ void report_print(FILE *out, const struct report_input *in, int color, int colum
         return;
     }
     putc('\n', out);
-    bool told = report_was_told(r->reason);
+    bool stopped = report_was_stopped(r->reason);
     bool cause = r->n > 0 && is_cause(&r->failures[0]);
     rule(&pg);
     words_escaped(&b, in->job->name);
-    words_add(&b, told && !cause ? " STOPPED" : " FAILED");
+    words_add(&b, stopped && !cause ? " STOPPED" : " FAILED");
     if (!cause || r->reason != STOP_FAILURE) {
         words_add(&b, ": ");
         words_escaped(&b, r->text);

@@ -25,7 +25,7 @@ struct report_input {
 };
 
 /* Whether the job was stopped from outside, and has not failed. */
-static inline bool report_was_told(enum stop_reason reason)
+static inline bool report_was_stopped(enum stop_reason reason)
 {
     return reason == STOP_SIGNAL || reason == STOP_REQUEST || reason == STOP_TIME_LIMIT;
 }

@@ -104,7 +104,7 @@ static const char *outcome(const struct rdzv_result *r)
 {
     if (r->exit_code == 0)
         return "succeeded";
-    return report_was_told(r->reason) ? "stopped" : "failed";
+    return report_was_stopped(r->reason) ? "stopped" : "failed";
 }
 
 static json_t *ledger_json(const struct ledger *l)

@@ -84,7 +84,7 @@ void words_outcome(struct buf *b, const struct failure *f)
 {
     switch (f->kind) {
     case FAILURE_EXIT:
-        if (f->told)
+        if (f->says_how)
             words_escaped(b, f->message);
         else
             words_add(b, "exited with code %d", f->exit_code);
@@ -114,7 +114,7 @@ void words_outcome_short(struct buf *b, const struct failure *f)
     char name[24];
     switch (f->kind) {
     case FAILURE_EXIT:
-        if (f->told)
+        if (f->says_how)
             words_escaped(b, f->message);
         else
             words_add(b, "exit code %d", f->exit_code);

@@ -181,7 +181,7 @@ static void look_soon(struct gatherer *g)
 }
 
 /* Where timers are late, other launchers may be, too. */
-static void be_patient(struct gatherer *g, uint64_t now)
+static void wait_longer(struct gatherer *g, uint64_t now)
 {
     for (struct gathering *q = g->list; q; q = q->next) {
         q->last_call = false;
@@ -195,7 +195,7 @@ static void on_gather_timer(uv_timer_t *t)
     struct gatherer *g = container_of(t, struct gatherer, timer);
     uint64_t now = uv_now(g->loop), next = UINT64_MAX;
     if (now > g->due_ms + GATHER_LATE_MS)
-        be_patient(g, now);
+        wait_longer(g, now);
     for (struct gathering *q = g->list, *after; q; q = after) {
         uint64_t again = look_at(q, now);
         after = q->next;

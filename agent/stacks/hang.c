@@ -16,8 +16,8 @@
 #define OPS_KEPT    15  /* of a worker, in front of the last one */
 #define ECHO_MS     250 /* at least, for the coordinator to send a suspicion to all */
 
-/* When a worker has been silent for so much of its patience, the first sample is taken. */
-#define FIRST_SAMPLE(patience) ((patience) / 10 * 6)
+/* When a worker has been silent for so much of its limit, the first sample is taken. */
+#define FIRST_SAMPLE(limit) ((limit) / 10 * 6)
 
 /* Signs of life of one worker reset its watchdog. A worker without recorded operations has two: for
  * all its signs, and for what it sends alone, once it has sent often. For a worker that hangs gets
@@ -48,7 +48,7 @@ struct hang {
     bool judging, closing;
     bool void_judgement;                    /* its samples are of another round */
     uint64_t begun_ns, sampled_ns, took_ns; /* the first sample */
-    uint64_t due_ns;                        /* the end of the patience */
+    uint64_t due_ns;                        /* when the silence reaches the limit */
     struct samples first;
     enum hang_state shown;
     bool shown_silent;
@@ -107,7 +107,7 @@ static void on_second(uv_timer_t *t)
     gather(h->cb.gatherer(h->cb.arg), true, on_second_sample, h);
 }
 
-/* The second sample takes as long as the first one, and is there when the patience is over. */
+/* The second sample takes as long as the first one, and is there when the limit is reached. */
 static void plan_second(struct hang *h)
 {
     uint64_t now = mono_ns(), begin = h->due_ns - h->took_ns;
@@ -132,7 +132,7 @@ static void on_first_sample(void *arg, const struct samples *all)
     plan_second(h);
 }
 
-/* `left_ms`: until the patience is over, which for another worker may be sooner than for the one
+/* `left_ms`: until the limit is reached, which for another worker may be sooner than for the one
  * because of which the first sample was taken. */
 static void judge(struct hang *h, unsigned left_ms)
 {
@@ -178,13 +178,13 @@ static void on_no_echo(uv_timer_t *t)
     }
 }
 
-/* `patience`: of the worker that is silent, of which a part is left. */
-static void suspect(struct hang *h, uint64_t patience, uint64_t silence, uint64_t now)
+/* `limit`: of the worker that is silent, of which a part is left. */
+static void suspect(struct hang *h, uint64_t limit, uint64_t silence, uint64_t now)
 {
-    uint64_t left = patience > silence ? patience - silence : 0;
+    uint64_t left = limit > silence ? limit - silence : 0;
     unsigned ms = (unsigned)(left / 1000000);
     const struct rdzv_request r = {.kind = REQUEST_SUSPECT, .suspect.left_ms = ms};
-    h->next_ns = now + (patience << (h->repeated < 6 ? h->repeated : 6));
+    h->next_ns = now + (limit << (h->repeated < 6 ? h->repeated : 6));
     h->repeated++;
     if (h->cb.leads(h->cb.arg)) {
         h->again = 0;
@@ -230,26 +230,25 @@ static void look(struct hang *h, int i, const struct hang_signs *signs, uint64_t
 
 /* The hang was over before the workers of this node had to wait for long. CPU time does not prove
  * that: a loop uses it. */
-static bool has_passed_by(const struct hang *h, const struct watchdog *w, uint64_t patience,
+static bool has_passed_by(const struct hang *h, const struct watchdog *w, uint64_t limit,
                           uint64_t now)
 {
-    return h->declared && h->nobody_stuck && !w->rank.last.cpu_ms &&
-           now > h->declared_ns + patience;
+    return h->declared && h->nobody_stuck && !w->rank.last.cpu_ms && now > h->declared_ns + limit;
 }
 
 static void check_watchdog(struct hang *h, struct watchdog *w, uint64_t alive, uint64_t now)
 {
-    uint64_t patience = hang_rank_patience(&w->rank, h->after_ns);
+    uint64_t limit = hang_rank_limit(&w->rank, h->after_ns);
     uint64_t silence = hang_rank_silence(&w->rank, now);
-    if (w->rank.alive_ns != alive && (w->stuck || has_passed_by(h, w, patience, now))) {
+    if (w->rank.alive_ns != alive && (w->stuck || has_passed_by(h, w, limit, now))) {
         w->stuck = false;
         live(h);
     }
-    if (silence < FIRST_SAMPLE(patience) || now < h->next_ns)
+    if (silence < FIRST_SAMPLE(limit) || now < h->next_ns)
         return;
     w->stuck = true;
     h->nobody_stuck = false;
-    suspect(h, patience, silence, now);
+    suspect(h, limit, silence, now);
 }
 
 static void on_tick(uv_timer_t *t)
@@ -281,10 +280,10 @@ void hang_on_suspicion(struct hang *h, const struct rdzv_request *r)
     judge(h, r->suspect.left_ms < 3600000 ? r->suspect.left_ms : APART_MS);
 }
 
-bool hang_is_patient(const struct hang *h, int local_rank)
+bool hang_was_active(const struct hang *h, int local_rank)
 {
     const struct hang_rank *r = &h->workers[local_rank][ALL_SIGNS].rank;
-    return 2 * hang_rank_silence(r, mono_ns()) < hang_rank_patience(r, h->after_ns);
+    return 2 * hang_rank_silence(r, mono_ns()) < hang_rank_limit(r, h->after_ns);
 }
 
 void hang_declared(struct hang *h)
@@ -295,7 +294,7 @@ void hang_declared(struct hang *h)
     for (int i = 0; i < h->nproc * WATCHDOGS; i++) {
         struct watchdog *w = &h->workers[i / WATCHDOGS][i % WATCHDOGS];
         w->stuck = hang_rank_silence(&w->rank, now) >=
-                   FIRST_SAMPLE(hang_rank_patience(&w->rank, h->after_ns));
+                   FIRST_SAMPLE(hang_rank_limit(&w->rank, h->after_ns));
         h->nobody_stuck = h->nobody_stuck && !w->stuck;
     }
 }

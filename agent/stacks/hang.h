@@ -1,8 +1,8 @@
 /* hang.h: --hang_after: a job that hangs is noticed, and the ranks that it waits for are named.
  *
  * Every node watches the signs of life of its workers (hang_watch.h). When one of them is silent
- * for most of its patience, the coordinator's node takes a sample of all ranks, a second one when
- * the patience is over, and judges by both (verdict.h). */
+ * for most of its limit, the coordinator's node takes a sample of all ranks, a second one when
+ * the limit is reached, and judges by both (verdict.h). */
 #ifndef AGENT_STACKS_HANG_H
 #define AGENT_STACKS_HANG_H
 
@@ -40,7 +40,7 @@ void hang_reset(struct hang *h, bool watch);
 /* Some node suspects a hang, perhaps this one: the coordinator sends that to all. */
 void hang_on_suspicion(struct hang *h, const struct rdzv_request *r);
 /* Whether a worker has been silent for less than half of the time that it may be. */
-bool hang_is_patient(const struct hang *h, int local_rank);
+bool hang_was_active(const struct hang *h, int local_rank);
 /* The job hangs, as the coordinator's node says: every node has to be told when it goes on. */
 void hang_declared(struct hang *h);
 

@@ -100,7 +100,7 @@ void hang_rank_look(struct hang_rank *r, const struct hang_signs *s, uint64_t no
         r->last.kind = data ? DATA : 0;
 }
 
-uint64_t hang_rank_patience(const struct hang_rank *r, uint64_t after_ns)
+uint64_t hang_rank_limit(const struct hang_rank *r, uint64_t after_ns)
 {
     const struct hang_gap *g = find_gap(r, r->last.kind);
     uint64_t limit = g ? gap_limit(g) : 0, unlearnt = HANG_UNLEARNT * after_ns;

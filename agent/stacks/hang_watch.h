@@ -48,7 +48,7 @@ struct hang_rank {
  * taken as long, too. */
 #define HANG_EARLY 8
 
-/* Until so many gaps of a worker are known the patience is HANG_UNLEARNT times --hang_after, and a
+/* Until so many gaps of a worker are known the limit is HANG_UNLEARNT times --hang_after, and a
  * minute at least: the first step compiles, loads and connects. */
 #define HANG_LEARNT   8
 #define HANG_UNLEARNT 20
@@ -60,7 +60,7 @@ void hang_rank_look(struct hang_rank *r, const struct hang_signs *s, uint64_t no
 
 /* How long its silence may last: the longest of `after`, three times the usual gap and twice the
  * longest one of late. */
-uint64_t hang_rank_patience(const struct hang_rank *r, uint64_t after_ns);
+uint64_t hang_rank_limit(const struct hang_rank *r, uint64_t after_ns);
 uint64_t hang_rank_silence(const struct hang_rank *r, uint64_t now);
 
 #endif

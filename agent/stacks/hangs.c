@@ -201,10 +201,10 @@ static struct gatherer *get_gatherer(void *arg)
     return stacks_gatherer(h->n);
 }
 
-static bool is_patient(void *arg, int local_rank)
+static bool was_active(void *arg, int local_rank)
 {
     struct hangs *h = arg;
-    return h->hang && hang_is_patient(h->hang, local_rank);
+    return h->hang && hang_was_active(h->hang, local_rank);
 }
 
 /* A launcher without workers may be the coordinator of nodes that watch theirs. */
@@ -229,7 +229,7 @@ static int hangs_open(void **state, struct node *n, struct err *e)
         return 0;
     h->sockets = sockets_new(n->job->nproc);
     h->hang = hang_new(n->loop, n->job->nproc, n->job->hang_after, &cb);
-    stacks_set_patience(n, is_patient, h);
+    stacks_set_activity(n, was_active, h);
     return 0;
 }
 

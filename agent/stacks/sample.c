@@ -149,7 +149,7 @@ static void put_sample(struct buf *b, struct stacks *k, const struct sample *s)
     buf_u8(b, s->op.open);
     buf_u8(b, s->op.reported);
     buf_str(b, s->op.text);
-    buf_u8(b, s->patient);
+    buf_u8(b, s->active);
     buf_u32(b, (uint32_t)s->more_threads);
     buf_u16(b, (uint16_t)s->nthreads);
     for (int i = 0; i < s->nthreads; i++)
@@ -233,7 +233,7 @@ static void get_sample(struct rd *r, const struct got_stacks *k, struct sample *
     s->op.open = rd_u8(r) != 0;
     s->op.reported = rd_u8(r) != 0;
     rd_str(r, s->op.text, sizeof(s->op.text));
-    s->patient = rd_u8(r) != 0;
+    s->active = rd_u8(r) != 0;
     s->more_threads = (int)rd_u32(r);
     int n = rd_u16(r);
     if (s->rank < 0 || s->rank >= WORLD_SIZE_MAX || s->node < -1 || s->node >= NNODES_MAX ||

@@ -43,7 +43,7 @@ struct sample {
     uint64_t cpu_ms, io_bytes;  /* since the worker started */
     uint32_t stopped_us;        /* how long a thread was stopped for the sample; 0: none was */
     struct sample_op op;
-    bool patient; /* with --hang_after: it has not been silent for unusually long */
+    bool active;  /* with --hang_after: it has not been silent for unusually long */
     bool silent;  /* its node has not answered; not encoded */
     int nthreads; /* in `threads` */
     int more_threads;

@@ -30,8 +30,8 @@ struct stacks {
     uv_timer_t timer;               /* looks for last answers */
     struct last_look last;
     char *kept; /* of the job, before it was stopped; NULL: none */
-    bool (*is_patient)(void *arg, int local_rank); /* NULL: not known */
-    void *patience_arg;
+    bool (*was_active)(void *arg, int local_rank); /* NULL: not known */
+    void *activity_arg;
 };
 
 /* -------------------------------------------------------------------------------- the gatherer */
@@ -64,7 +64,7 @@ static void complete_sample(void *arg, struct sample *sample)
         struct segment_op op;
         if (n->workers[i].rank != sample->rank)
             continue;
-        sample->patient = s->is_patient && s->is_patient(s->patience_arg, i);
+        sample->active = s->was_active && s->was_active(s->activity_arg, i);
         if (!flight_report_current(&n->segment, i, &op))
             continue;
         uint64_t now = mono_ns(), since = op.end_ns ? op.end_ns : op.start_ns;
@@ -294,10 +294,10 @@ void stacks_keep(const struct node *n, const struct samples *all)
     keep(n->calls->find(n, &stacks_feature), all);
 }
 
-void stacks_set_patience(const struct node *n, bool (*is_patient)(void *arg, int local_rank),
+void stacks_set_activity(const struct node *n, bool (*was_active)(void *arg, int local_rank),
                          void *arg)
 {
     struct stacks *s = n->calls->find(n, &stacks_feature);
-    s->is_patient = is_patient;
-    s->patience_arg = arg;
+    s->was_active = was_active;
+    s->activity_arg = arg;
 }

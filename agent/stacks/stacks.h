@@ -22,7 +22,7 @@ struct gatherer *stacks_gatherer(const struct node *n);
 void stacks_keep(const struct node *n, const struct samples *all);
 /* Whether a worker has been silent for less than half of the time that it may be, as samples say.
  */
-void stacks_set_patience(const struct node *n, bool (*is_patient)(void *arg, int local_rank),
+void stacks_set_activity(const struct node *n, bool (*was_active)(void *arg, int local_rank),
                          void *arg);
 
 #endif

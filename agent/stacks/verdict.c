@@ -102,11 +102,11 @@ static enum conduct conduct_of(const struct sample *a, const struct sample *b)
         return WAITS;
     if (a->io_bytes != b->io_bytes)
         return MOVES;
-    if (!b->op.number && collective_of(b) && t->state == 'S') /* patient: it has just come */
-        return b->patient ? MOVES : WAITS;
+    if (!b->op.number && collective_of(b) && t->state == 'S') /* active: it has just come */
+        return b->active ? MOVES : WAITS;
     if (!b->op.number && collective_of(b) && t->state == 'R' && collective_of(a))
         return WAITS; /* it polls */
-    if (!same_functions(&a->threads[0], t) || (b->patient && t->state != 'R'))
+    if (!same_functions(&a->threads[0], t) || (b->active && t->state != 'R'))
         return MOVES;
     if (t->state == 'R' && b->cpu_ms < a->cpu_ms + LOOP_CPU_MS) /* it gets no CPU */
         return MOVES;

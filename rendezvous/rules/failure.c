@@ -23,14 +23,14 @@ void failure_init(struct failure *f)
 #define FLAG_OOM         2u
 #define FLAG_MISMATCH    4u
 #define FLAG_OPERATION   8u /* the operation follows the role; earlier versions do not know it */
-#define FLAG_TOLD        16u
+#define FLAG_SAYS_HOW    16u
 
 void failure_encode(struct buf *b, const struct failure *f)
 {
     buf_u8(b, (uint8_t)f->kind);
     buf_u8(b, (f->core_dumped ? FLAG_CORE_DUMPED : 0) | (f->oom ? FLAG_OOM : 0) |
                   (f->mismatch ? FLAG_MISMATCH : 0) | (f->operation[0] ? FLAG_OPERATION : 0) |
-                  (f->told ? FLAG_TOLD : 0));
+                  (f->says_how ? FLAG_SAYS_HOW : 0));
     buf_u32(b, (uint32_t)f->rank);
     buf_u32(b, (uint32_t)f->local_rank);
     buf_u32(b, (uint32_t)f->node);
@@ -62,13 +62,13 @@ bool failure_decode(struct rd *r, struct failure *f)
 {
     unsigned kind = rd_u8(r), flags = rd_u8(r);
     if (kind >= FAILURE_KINDS ||
-        (flags & ~(FLAG_CORE_DUMPED | FLAG_OOM | FLAG_MISMATCH | FLAG_OPERATION | FLAG_TOLD)))
+        (flags & ~(FLAG_CORE_DUMPED | FLAG_OOM | FLAG_MISMATCH | FLAG_OPERATION | FLAG_SAYS_HOW)))
         r->bad = true;
     f->kind = (enum failure_kind)kind;
     f->core_dumped = flags & FLAG_CORE_DUMPED;
     f->oom = flags & FLAG_OOM;
     f->mismatch = flags & FLAG_MISMATCH;
-    f->told = flags & FLAG_TOLD;
+    f->says_how = flags & FLAG_SAYS_HOW;
     f->rank = read_int(r, -1, WORLD_SIZE_MAX - 1);
     f->local_rank = read_int(r, -1, NPROC_MAX - 1);
     f->node = read_int(r, -1, NNODES_MAX - 1);
@@ -126,7 +126,7 @@ static void describe_end(char *out, size_t cap, const struct failure *f)
     snprintf(number, sizeof(number), "signal %d", f->signal);
     switch (f->kind) {
     case FAILURE_EXIT:
-        if (f->told) {
+        if (f->says_how) {
             text_set(out, cap, "%.*s", first_line(f->message), f->message);
             break;
         }

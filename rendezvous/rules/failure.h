@@ -42,7 +42,7 @@ struct failure {
     bool core_dumped;
     bool oom;      /* the kernel killed it for memory (from the cgroup's events) */
     bool mismatch; /* libdlcoll: other ranks called another operation than `operation` */
-    bool told;     /* FAILURE_EXIT: the first line of `message` says what it did, and not the exit
+    bool says_how; /* FAILURE_EXIT: the first line of `message` says what it did, and not the exit
                       code: "called MPI_Abort with code 7" */
     int caused_by; /* the rank whose death it was a consequence of, as libdlcoll recorded; -1
                       unknown */
@@ -87,7 +87,7 @@ bool failure_likeness_equal(const struct failure_likeness *a, const struct failu
 /* The worker exited with 0 while others did not. */
 static inline bool failure_is_early_exit(const struct failure *f)
 {
-    return f->kind == FAILURE_EXIT && f->exit_code == 0 && !f->told;
+    return f->kind == FAILURE_EXIT && f->exit_code == 0 && !f->says_how;
 }
 
 /* The index of the record of the one rank whose operation differs from that of all the others,

@@ -115,7 +115,7 @@ static void add_sample(struct samples *all, int rank)
     snprintf(s->op.text, sizeof(s->op.text), "barrier");
     s->io_bytes = w->place == WRITES ? g_now : 0;
     s->cpu_ms = w->place == LOOPS ? g_now / MS : 0;
-    s->patient = rank < WATCHED && hang_is_patient(t.h, rank);
+    s->active = rank < WATCHED && hang_was_active(t.h, rank);
     struct sample_thread *thread = sample_add_thread(s, s->pid);
     thread->state = w->place == LOOPS || w->place == STARVES ? 'R' : 'S';
     sample_add_frame(thread, "main (t.c:1)");
@@ -351,32 +351,32 @@ static void expect_verdict(int i, enum hang_state state, int culprit)
  */
 
 static const struct {
-    uint64_t step, patience;
+    uint64_t step, limit;
 } paces[] = {{10, AFTER}, {50, AFTER}, {150, AFTER}, {200, 600}, {300, 900}, {1000, 3000}};
 
-/* The first sample is taken at 6 tenths of the patience, the verdict is there when it is over. */
+/* The first sample is taken at 6 tenths of the limit, the verdict is there when it is over. */
 START_TEST(the_verdict_comes_in_time)
 {
-    uint64_t patience = paces[_i].patience;
+    uint64_t limit = paces[_i].limit;
     steps(50, paces[_i].step);
     ck_assert_int_eq(t.samples, 0);
     hang(2, SLEEPS, paces[_i].step);
     while (!t.samples)
         pass(1);
     uint64_t first = (g_now - t.hung_ns) / MS;
-    ck_assert_uint_ge(first, patience / 10 * 6);
-    ck_assert_uint_le(first, patience / 10 * 6 + 30); /* a tick later */
-    pass(patience);
+    ck_assert_uint_ge(first, limit / 10 * 6);
+    ck_assert_uint_le(first, limit / 10 * 6 + 30); /* a tick later */
+    pass(limit);
     expect_verdict(0, HANG_HUNG, 2);
-    ck_assert_uint_ge(t.seen[0].at, patience - 5);
-    ck_assert_uint_le(t.seen[0].at, patience + 5);
+    ck_assert_uint_ge(t.seen[0].at, limit - 5);
+    ck_assert_uint_le(t.seen[0].at, limit + 5);
     ck_assert_ptr_nonnull(strstr(t.seen[0].v.text, "rank 2 on n0 (pid 102) sleeps"));
     ck_assert_ptr_nonnull(strstr(t.seen[0].v.text, "; ranks 0, 1, 3-5 wait in barrier #51"));
 }
 END_TEST
 
 /* Once, whatever time passes; and again when it has gone on meanwhile. Two times the length of the
- * longest gap of late is patience. */
+ * longest gap of late is limit. */
 START_TEST(a_hang_is_reported_once)
 {
     steps(50, 100);
@@ -630,7 +630,7 @@ START_TEST(a_node_that_does_not_answer)
 }
 END_TEST
 
-/* The coordinator is on the other node, which is told, with what is left of the patience, and sends
+/* The coordinator is on the other node, which is told, with what is left of the limit, and sends
  * that to all. */
 START_TEST(a_node_tells_the_coordinator)
 {
@@ -693,7 +693,7 @@ END_TEST
 START_TEST(the_coordinator_judges_for_others)
 {
     const struct rdzv_request r = {.kind = REQUEST_SUSPECT, .suspect.left_ms = 200};
-    steps(50, 1000); /* a patience of 3 s */
+    steps(50, 1000); /* a limit of 3 s */
     hang(5, SLEEPS, 0);
     hang_on_suspicion(t.h, &r);
     pass(250);
@@ -712,15 +712,15 @@ START_TEST(the_coordinator_judges_for_others)
 }
 END_TEST
 
-START_TEST(patient_until_half_of_the_time)
+START_TEST(active_until_half_of_the_limit)
 {
     steps(50, 300);
     pass(440);
     for (int i = 0; i < WATCHED; i++)
-        ck_assert(hang_is_patient(t.h, i));
+        ck_assert(hang_was_active(t.h, i));
     pass(20);
     for (int i = 0; i < WATCHED; i++)
-        ck_assert(!hang_is_patient(t.h, i));
+        ck_assert(!hang_was_active(t.h, i));
 }
 END_TEST
 
@@ -781,7 +781,7 @@ static Suite *suite(void)
     tcase_add_test(c, a_coordinator_that_does_not_react);
     tcase_add_test(c, a_busy_host_accuses_nobody);
     tcase_add_test(c, the_coordinator_judges_for_others);
-    tcase_add_test(c, patient_until_half_of_the_time);
+    tcase_add_test(c, active_until_half_of_the_limit);
     tcase_add_test(c, a_day_without_alarms);
     suite_add_tcase(s, c);
     return s;

@@ -17,7 +17,7 @@
 #define MS     1000000ull
 #define SECOND 1000000000ull
 
-/* ------------------------------------------------------------------------------------- patience */
+/* ------------------------------------------------------------------------------------- limits */
 
 struct life {
     struct hang_rank r;
@@ -26,13 +26,13 @@ struct life {
     int alarms;
 };
 
-/* Looks every 25 ms until the next operation; counts a silence that reaches the patience. */
+/* Looks every 25 ms until the next operation; counts a silence that reaches the limit. */
 static void operation_after(struct life *l, uint64_t ns, uint64_t kind)
 {
     bool alarmed = false;
     for (uint64_t end = l->now + ns; l->now < end; l->now += 25 * MS) {
         hang_rank_look(&l->r, &l->s, l->now);
-        alarmed |= hang_rank_silence(&l->r, l->now) >= hang_rank_patience(&l->r, l->after);
+        alarmed |= hang_rank_silence(&l->r, l->now) >= hang_rank_limit(&l->r, l->after);
     }
     l->alarms += alarmed;
     l->s.ops++;
@@ -63,20 +63,20 @@ START_TEST(a_day_without_alarms)
 }
 END_TEST
 
-START_TEST(patience_follows_the_gaps)
+START_TEST(the_limit_follows_the_gaps)
 {
     struct life l = {.now = SECOND, .after = SECOND / 2};
     hang_rank_look(&l.r, &l.s, l.now);
-    ck_assert_uint_ge(hang_rank_patience(&l.r, l.after), 60 * SECOND); /* the first step */
+    ck_assert_uint_ge(hang_rank_limit(&l.r, l.after), 60 * SECOND); /* the first step */
     for (int i = 0; i < 50; i++)
         operation_after(&l, 50 * MS, 2);
-    ck_assert_uint_eq(hang_rank_patience(&l.r, l.after), SECOND / 2);
+    ck_assert_uint_eq(hang_rank_limit(&l.r, l.after), SECOND / 2);
     for (int i = 0; i < 200; i++)
         operation_after(&l, 300 * MS, 2);
-    ck_assert_uint_eq((hang_rank_patience(&l.r, l.after) + MS / 2) / MS, 900);
+    ck_assert_uint_eq((hang_rank_limit(&l.r, l.after) + MS / 2) / MS, 900);
     for (int i = 0; i < 400; i++) /* a job that has become faster */
         operation_after(&l, 50 * MS, 2);
-    ck_assert_uint_eq(hang_rank_patience(&l.r, l.after), SECOND / 2);
+    ck_assert_uint_eq(hang_rank_limit(&l.r, l.after), SECOND / 2);
     hang_rank_look(&l.r, &l.s, l.now + 5 * SECOND);
     ck_assert_uint_eq(hang_rank_silence(&l.r, l.now + 5 * SECOND), 5 * SECOND);
     l.s.output++;
@@ -94,11 +94,11 @@ START_TEST(a_slow_start_is_forgotten)
         operation_after(&l, i < 2 ? 5 * SECOND : 300 * MS, 2);
         operation_after(&l, i < 2 ? 3 * SECOND : MS, 3);
         if (i >= 4 && i < 2 * HANG_EARLY - 1)
-            ck_assert_uint_ge(hang_rank_patience(&l.r, l.after), 5 * SECOND);
+            ck_assert_uint_ge(hang_rank_limit(&l.r, l.after), 5 * SECOND);
     }
-    ck_assert_uint_eq(hang_rank_patience(&l.r, l.after), 900 * MS);
+    ck_assert_uint_eq(hang_rank_limit(&l.r, l.after), 900 * MS);
     operation_after(&l, 300 * MS, 2);
-    ck_assert_uint_eq(hang_rank_patience(&l.r, l.after), l.after);
+    ck_assert_uint_eq(hang_rank_limit(&l.r, l.after), l.after);
 }
 END_TEST
 
@@ -111,12 +111,12 @@ START_TEST(one_long_gap)
         operation_after(&l, 200 * MS, 2);
     operation_after(&l, 450 * MS, 2);
     operation_after(&l, 200 * MS, 2);
-    uint64_t patience = hang_rank_patience(&l.r, l.after);
-    ck_assert_uint_gt(patience, 850 * MS);
-    ck_assert_uint_lt(patience, 900 * MS);
+    uint64_t limit = hang_rank_limit(&l.r, l.after);
+    ck_assert_uint_gt(limit, 850 * MS);
+    ck_assert_uint_lt(limit, 900 * MS);
     for (int i = 0; i < 100; i++)
         operation_after(&l, 200 * MS, 2);
-    ck_assert_uint_lt(hang_rank_patience(&l.r, l.after), 610 * MS);
+    ck_assert_uint_lt(hang_rank_limit(&l.r, l.after), 610 * MS);
 }
 END_TEST
 
@@ -130,7 +130,7 @@ START_TEST(bursts)
         for (int i = 0; i < 50; i++)
             operation_after(&l, MS, 2);
         if (step)
-            ck_assert_uint_gt(hang_rank_patience(&l.r, l.after), 700 * MS);
+            ck_assert_uint_gt(hang_rank_limit(&l.r, l.after), 700 * MS);
     }
 }
 END_TEST
@@ -143,13 +143,13 @@ START_TEST(many_kinds)
     for (int i = 0; i < 20 * HANG_KINDS; i++)
         operation_after(&l, i % 4 ? MS : 400 * MS, 32 * (uint64_t)(i % 4));
     ck_assert_uint_eq(l.r.last.kind, 96);
-    ck_assert_uint_eq(hang_rank_patience(&l.r, l.after), 1200 * MS);
+    ck_assert_uint_eq(hang_rank_limit(&l.r, l.after), 1200 * MS);
     operation_after(&l, 400 * MS, 0);
-    ck_assert_uint_eq(hang_rank_patience(&l.r, l.after), l.after);
+    ck_assert_uint_eq(hang_rank_limit(&l.r, l.after), l.after);
     for (int i = 0; i < 2 * HANG_KINDS; i++)
         operation_after(&l, 2 * MS, 1000 + (uint64_t)i);
     operation_after(&l, 2 * MS, 96); /* its 400 ms are forgotten */
-    ck_assert_uint_eq(hang_rank_patience(&l.r, l.after), l.after);
+    ck_assert_uint_eq(hang_rank_limit(&l.r, l.after), l.after);
 }
 END_TEST
 
@@ -167,19 +167,19 @@ START_TEST(data_begin_to_flow)
         s.traffic += 10;
         hang_rank_look(&r, &s, now);
     }
-    ck_assert_uint_eq(hang_rank_patience(&r, SECOND / 2), SECOND / 2);
+    ck_assert_uint_eq(hang_rank_limit(&r, SECOND / 2), SECOND / 2);
     struct hang_rank slow = {0}; /* one that connects for 3 s first */
     for (int i = 0; i < 50; i++) {
         now += i == 1 ? 3 * SECOND : 100 * MS;
         s.traffic += 10;
         hang_rank_look(&slow, &s, now);
         if (i > 8 && i < 38)
-            ck_assert_uint_eq(hang_rank_patience(&slow, SECOND / 2), 9 * SECOND);
+            ck_assert_uint_eq(hang_rank_limit(&slow, SECOND / 2), 9 * SECOND);
     }
-    ck_assert_uint_eq(hang_rank_patience(&slow, SECOND / 2), SECOND / 2);
+    ck_assert_uint_eq(hang_rank_limit(&slow, SECOND / 2), SECOND / 2);
     s.output++;
     hang_rank_look(&r, &s, now);
-    ck_assert_uint_ge(hang_rank_patience(&r, SECOND / 2), 4 * SECOND);
+    ck_assert_uint_ge(hang_rank_limit(&r, SECOND / 2), 4 * SECOND);
 }
 END_TEST
 
@@ -217,11 +217,11 @@ START_TEST(bytes_are_life)
                 hang_rank_look(&r, &s, now);
         }
     }
-    ck_assert_uint_eq(hang_rank_patience(&r, SECOND / 2), 900 * MS);
+    ck_assert_uint_eq(hang_rank_limit(&r, SECOND / 2), 900 * MS);
     s.traffic += 1000;
     hang_rank_look(&r, &s, now);
     ck_assert_uint_eq(hang_rank_silence(&r, now), now - sent);
-    ck_assert_uint_eq(hang_rank_patience(&r, SECOND / 2), 900 * MS);
+    ck_assert_uint_eq(hang_rank_limit(&r, SECOND / 2), 900 * MS);
 }
 END_TEST
 
@@ -454,7 +454,7 @@ START_TEST(a_rank_that_moves_is_suspect_only)
     b = job(4, "barrier");
     outside(&a, 'R', "spin (t.c:9)", 10);
     outside(&b, 'R', "spin (t.c:10)", 10); /* an endless loop */
-    b.s[2].patient = true;
+    b.s[2].active = true;
     b.s[2].cpu_ms = 90;
     ck_assert_int_eq(judge_both(&a, &b).state, HANG_HUNG);
     a = job(4, "barrier");
@@ -462,13 +462,13 @@ START_TEST(a_rank_that_moves_is_suspect_only)
     outside(&a, 'R', "step (t.c:9)", 10);
     outside(&b, 'R', "step (t.c:9)", 10); /* it could go on, but gets no CPU */
     ck_assert_int_eq(judge_both(&a, &b).state, HANG_SUSPECT);
-    for (int patient = 0; patient < 2; patient++) { /* its steps are longer than those of others */
+    for (int active = 0; active < 2; active++) { /* its steps are longer than those of others */
         a = job(4, "barrier");
         b = job(4, "barrier");
         outside(&a, 'S', "load (t.c:9)", 10);
         outside(&b, 'S', "load (t.c:9)", 10);
-        b.s[2].patient = patient;
-        ck_assert_int_eq(judge_both(&a, &b).state, patient ? HANG_SUSPECT : HANG_HUNG);
+        b.s[2].active = active;
+        ck_assert_int_eq(judge_both(&a, &b).state, active ? HANG_SUSPECT : HANG_HUNG);
     }
 }
 END_TEST
@@ -577,7 +577,7 @@ START_TEST(operations_that_are_not_recorded)
     sample_add_frame(&a.s[2].threads[0], "evaluate (t.py:9)");
     sample_add_frame(&b.s[2].threads[0], "evaluate (t.py:9)");
     for (int i = 0; i < 4; i++)
-        b.s[i].patient = i != 2; /* they have just come, the other one computes */
+        b.s[i].active = i != 2; /* they have just come, the other one computes */
     ck_assert_int_ne(judge_both(&a, &b).state, HANG_HUNG);
     a = unrecorded(4, "step (t.py:5)");
     b = unrecorded(4, "step (t.py:5)");
@@ -591,7 +591,7 @@ static Suite *suite(void)
     Suite *s = suite_create("hangs");
     TCase *t = test_case(s, "hangs", 60);
     tcase_add_test(t, a_day_without_alarms);
-    tcase_add_test(t, patience_follows_the_gaps);
+    tcase_add_test(t, the_limit_follows_the_gaps);
     tcase_add_test(t, a_slow_start_is_forgotten);
     tcase_add_test(t, one_long_gap);
     tcase_add_test(t, bursts);

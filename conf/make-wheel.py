@@ -61,11 +61,12 @@ def collect(build, version):
     python = os.path.join(ROOT, "collectives", "python")
     for folder, _, names in sorted(os.walk(python)):
         for name in sorted(names):
-            if name.endswith((".py", ".cc", ".typed")):
+            if name.endswith((".py", ".cc", ".h", ".typed")):
                 path = os.path.join(folder, name)
                 files[os.path.relpath(path, python)] = (read(path), False)
     for library in LIBRARIES:  # `pip install --target` leaves out what belongs into lib
         files[f"{library[3:]}/{library}.so.0"] = (read(build, f"{library}.so.0"), True)
+    files["dlcoll/torch/dlcoll.h"] = (read("collectives/dlcoll.h"), False)  # the backend is compiled with it
     return files
 
 

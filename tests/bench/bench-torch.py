@@ -6,7 +6,7 @@
 With the PyTorch of this interpreter. Both backends have a group in the same processes and are measured in turns, so
 that both see the same load of the machine; the figures are medians over the turns, on rank 0. Jobs: 2 and 4 ranks of
 one launcher; two launchers, between which there is TCP only; 2 ranks beside as many busy processes as there are CPUs,
-and beside twice as many. At last the parts of a call's time, for both implementations.
+and beside twice as many. At last the parts of a call's time.
 Exits with 1 when a bar is missed. QUICK=1: fewer turns. JOBS=NAME,... selects jobs.
 """
 import json
@@ -88,7 +88,7 @@ def rank(job):
                 took[backend].append((time.perf_counter() - start) / repeats[backend])
         if dist.get_rank() == 0:
             seconds = {backend: statistics.median(t) for backend, t in took.items()}
-            print(json.dumps([label, seconds, dlcoll.torch.implementation()]), flush=True)
+            print(json.dumps([label, seconds]), flush=True)
     dist.destroy_process_group()
 
 
@@ -129,7 +129,6 @@ JOBS = {
     "busy1": ("2 ranks, a busy process for each CPU", 2, 1, 1, bars_of((1, 1, 1, 1), (1, 1))),
     "busy2": ("2 ranks, two busy processes for each CPU", 2, 1, 2, bars_of((1, 1, 1, 1), (1, 1))),
 }
-CALLS = ("c++", "ctypes")
 CALL_BAR_US = 5
 
 
@@ -137,7 +136,7 @@ def run_job(ranks, launchers, **job):
     """The lines of rank 0."""
     from jobs import BACKEND_ENV, PYTHON, Job, dlaunch, nodes
 
-    env = {**BACKEND_ENV, **job.pop("env", {}), "BENCH_JOB": json.dumps(job)}
+    env = {**BACKEND_ENV, "BENCH_JOB": json.dumps(job)}
     program = ("--nproc_per_node", ranks // launchers, PYTHON, __file__, "rank")
     started = nodes(launchers, *program, env=env) if launchers > 1 else [dlaunch(*program, env=env)]
     try:
@@ -169,7 +168,7 @@ def compare(name):
         for p in load:
             p.kill()
             p.wait()
-    for label, took, _ in rows:
+    for label, took in rows:
         ratio = took["gloo"] / took["dlcoll"]
         print(f"{label:28}{text_of(took['gloo'])}{text_of(took['dlcoll'])}{ratio:16.1f}", flush=True)
         bar_fact(f"{title}: {label}", ratio >= bars[label], f"{ratio:.1f} times as fast as gloo, at least {bars[label]}")
@@ -189,22 +188,17 @@ def overhead():
     finally:
         Job.end_all()
 
-    def measure(backend, ranks, env):
-        (_, took, used), = run_job(ranks, 1, sizes=[8], models=[], backends=[backend], turns=3 if QUICK else 15,
-                                   turn_s=0.1, pinned=ranks <= CPUS, env=env)
-        return took[backend], used
+    def measure(backend, ranks):
+        (_, took), = run_job(ranks, 1, sizes=[8], models=[], backends=[backend], turns=3 if QUICK else 15,
+                             turn_s=0.1, pinned=ranks <= CPUS)
+        return took[backend]
 
-    fake, _ = measure("fake", 1, {})
+    fake, whole = measure("fake", 1), measure("dlcoll", 2)
+    more = 1e6 * (whole - bare - fake)
     print(f"\nall_reduce of 8 B, 2 ranks in a node (load {os.getloadavg()[0]:.1f})")
     print(f"{'libdlcoll alone':28}{text_of(bare)}\n{'torch.distributed alone':28}{text_of(fake)}")
-    for kind in CALLS:
-        whole, used = measure("dlcoll", 2, {"DLCOLL_TORCH": "ctypes"} if kind == "ctypes" else {})
-        if used != kind:
-            continue
-        more = 1e6 * (whole - bare - fake)
-        print(f"{f'both, {kind}':28}{text_of(whole)}, the backend itself {more:.1f} us")
-        if kind == "c++":
-            bar("the backend's own part of a call", more, CALL_BAR_US, " us")
+    print(f"{'both':28}{text_of(whole)}, the backend itself {more:.1f} us")
+    bar("the backend's own part of a call", more, CALL_BAR_US, " us")
 
 
 def main():

@@ -7,7 +7,6 @@ Rank 0 prints a line for each case: "ok CASE" or "FAILED CASE: reason", and the 
 import os
 import sys
 import time
-import traceback
 import warnings
 from datetime import timedelta
 
@@ -16,12 +15,12 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "collectives", "python"))
-import dlcoll.torch  # noqa: E402
+import dlcoll.torch  # noqa: E402,F401
+import rank_cases  # noqa: E402
 
 warnings.simplefilter("ignore", FutureWarning)
 BACKEND = sys.argv[1]
 OWN = "dlcoll" in BACKEND  # what gloo does not have is not asked of gloo
-CTYPES = OWN and dlcoll.torch.implementation() == "ctypes"  # what that lacks: by_ctypes.py
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 INTS = [torch.uint8, torch.int8, torch.int32, torch.int64]
 MORE = [torch.int16, torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2]
@@ -91,10 +90,9 @@ def case_all_reduce():
         x = torch.tensor([RANK == 0, False])
         dist.all_reduce(x)
         assert x.tolist() == [True, False]
-        if not CTYPES:
-            x = value(RANK, (9,), torch.float32)
-            dist.all_reduce(x, dist._make_nccl_premul_sum(2.0))
-            same(x, 2 * reduced(ReduceOp.SUM, everyone((9,), torch.float32)))
+        x = value(RANK, (9,), torch.float32)
+        dist.all_reduce(x, dist._make_nccl_premul_sum(2.0))
+        same(x, 2 * reduced(ReduceOp.SUM, everyone((9,), torch.float32)))
 
 
 def case_strided():
@@ -196,9 +194,7 @@ def case_messages():
         dist.recv(a, 0, tag=1)
         assert (a.item(), b.item()) == (1.0, 2.0)
     dist.barrier()
-    if CTYPES:
-        pass  # a receive from any rank is refused there
-    elif RANK == 0:
+    if RANK == 0:
         seen = set()
         for _ in range(SIZE - 1):
             x = torch.empty(1)
@@ -220,7 +216,7 @@ def case_async():
     x = [torch.full((100_000,), float(RANK + i)) for i in range(20)]
     works = [dist.all_reduce(t, async_op=True) for t in x]
     for i, w in enumerate(works):
-        assert w.wait(timeout=timedelta(seconds=30)) and (w.is_completed() or CTYPES)
+        assert w.wait(timeout=timedelta(seconds=30)) and w.is_completed()
         same(x[i], torch.full((100_000,), float(sum(range(SIZE)) + SIZE * i)))
     y = torch.ones(1000)
     future = dist.all_reduce(y, async_op=True).get_future().then(lambda f: f.value()[0] * 2)
@@ -286,6 +282,15 @@ def case_groups():
     assert x.item() == 5.0
     other = dist.new_group(backend="gloo")
     dist.barrier(group=other)
+    if hasattr(dist, "split_group") and OWN:
+        halves = [list(range(SIZE // 2)), list(range(SIZE - 1, SIZE // 2 - 1, -1))] if SIZE > 1 else [[0]]
+        half = dist.split_group(split_ranks=halves)
+        mine = next(h for h in halves if RANK in h)
+        x = torch.tensor([float(RANK)])
+        dist.broadcast(x, group=half, group_src=0)
+        assert x.item() == mine[0] and dist.get_rank(half) == mine.index(RANK), (x, mine)
+        of_half = dist.split_group(half, [[len(mine) - 1]])
+        assert (of_half is dist.GroupMember.NON_GROUP_MEMBER) == (RANK != mine[-1])
     for g in (evens, last, local, other):
         if g is not dist.GroupMember.NON_GROUP_MEMBER:
             dist.destroy_process_group(g)
@@ -427,25 +432,7 @@ def main():
     dist.init_process_group(BACKEND, timeout=timedelta(seconds=60))
     RANK, SIZE = dist.get_rank(), dist.get_world_size()
     torch.set_num_threads(1)
-    chosen = sys.argv[2:] or [n[5:] for n in globals() if n.startswith("case_")]
-    failures = 0
-    for name in chosen:
-        trouble = ""
-        try:
-            globals()["case_" + name]()
-        except Exception as e:  # noqa: BLE001  every failure is reported
-            trouble = f"rank {RANK}: {type(e).__name__}: {e}"
-            traceback.print_exc()
-        told = [None] * SIZE
-        dist.all_gather_object(told, trouble)
-        wrong = "; ".join(t for t in told if t)
-        failures += bool(wrong)
-        if RANK == 0:
-            print(f"FAILED {name}: {wrong}" if wrong else f"ok {name}", flush=True)
-    dist.destroy_process_group()
-    if RANK == 0:
-        print(f"{len(chosen) - failures} passed, {failures} failed", flush=True)
-    sys.exit(bool(failures))
+    rank_cases.run(rank_cases.chosen(globals(), sys.argv[2:]))
 
 
 main()

@@ -4,7 +4,7 @@ import sys
 import time
 
 from hosts import Hosts
-from jobs import HERE, PYTHON, count, rounds, run_checks, script, torch_version, until
+from jobs import BACKEND_ENV, HERE, PYTHON, Skip, build_backend, count, rounds, run_checks, script, torch_version, until
 
 VERSION = torch_version()
 if VERSION is None:
@@ -91,8 +91,23 @@ def training_survives_a_host_that_is_cut_off(folder):
         assert steps == sorted(set(steps)), rounds(folder)
 
 
+def a_group_meets_through_a_file(folder):
+    """Nothing says where rank 0 is, and its host has an address, too, that leads nowhere from the other host."""
+    if VERSION < (2, 9):
+        raise Skip("the backend dlcoll is for PyTorch 2.9 and later")
+    build_backend()
+    with Hosts(2, bad=(0, 1)) as hosts:
+        hosts.start(0, "ip", "link", "add", "only0", "type", "bridge").wait()
+        hosts.start(0, "ip", "addr", "add", "10.80.0.1/24", "dev", "only0").wait()
+        hosts.start(0, "ip", "link", "set", "only0", "up").wait()
+        jobs = [hosts.start(rank // 2, PYTHON, script("file_store.py"), folder + "/meeting",
+                            env={**BACKEND_ENV, "RANK": str(rank), "WORLD_SIZE": "4"}) for rank in range(4)]
+        text = "".join(job.wait() for job in jobs)
+        assert count(text, r"rank [03] has 8\.0") == 2 and count(text, r"rank [12] has 4\.0") == 2, text
+
+
 CHECKS = [hosts_with_correct_names, both_names_are_127_0_1_1, torchrun_fails_with_127_0_1_1, interfaces_set_by_the_user_are_kept,
-          one_of_three_names_is_127_0_1_1_by_c10d, training_survives_a_host_that_is_cut_off]
+          one_of_three_names_is_127_0_1_1_by_c10d, a_group_meets_through_a_file, training_survives_a_host_that_is_cut_off]
 
 if __name__ == "__main__":
     run_checks("PyTorch %d.%d" % VERSION, CHECKS)

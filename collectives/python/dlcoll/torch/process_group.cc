@@ -3,459 +3,32 @@
 // Main path: torch.distributed.all_reduce(t) -> Group::allreduce() -> dlcoll_all_reduce() on the
 // memory of t.
 //
+//     types.h       types, reductions, texts of failures
+//     place.h       where the data of an operation lies, and what is copied
+//     completer.h   threads for what nobody waits for
+//     operation.h   communicators, operations under way, how both end
+//     work.h        an operation as the program sees it
+//     meeting.h     how ranks find each other through the group's store
+//
 // A call with asyncOp = false runs in the caller's thread and returns a completed work. Any other
-// call gets a work handle of libdlcoll, whose threads carry the operation out. A future is
-// completed by a thread of the communicator, which exists from the first future on.
+// call gets a work handle of libdlcoll.
 //
-// Tensors that are contiguous are used where they are. Any other tensor goes through a contiguous
-// copy.
-//
-// Threads: any thread may call any operation. `Comm::entry` serialises the calls into libdlcoll;
-// nobody holds it while waiting for a work handle.
+// Threads: any thread may call anything at any time (DLCOLL_THREAD_MULTIPLE). A call holds the
+// communicator until it returns, so that another thread may end the group meanwhile.
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/utils/pybind.h>
 
-#include <condition_variable>
-#include <deque>
-#include <thread>
-
-#include "dlcoll.h"
+#include "meeting.h"
+#include "place.h"
+#include "types.h"
+#include "work.h"
 
 namespace
 {
 
-using at::Tensor;
-using Tensors = std::vector<Tensor>;
-using Millis = std::chrono::milliseconds;
 using c10d::OpType;
 using c10d::Work;
 using WorkPtr = c10::intrusive_ptr<Work>;
-
-constexpr Millis kEndOfGroup{2000}; // a group that ends waits so long for the others
-
-[[noreturn]] void fail(const std::string &text)
-{
-    C10_THROW_ERROR(DistBackendError, "dlcoll: " + text);
-}
-
-// The text of the last failure on `comm`, which names the rank, its host and the cause.
-std::string error_text(const dlcoll_comm *comm, int code)
-{
-    dlcoll_error e = DLCOLL_ERROR_INIT;
-    std::string kind =
-        code == DLCOLL_ETIMEDOUT ? "timeout in " : ""; // the word that programs look for
-    if (dlcoll_last_error(comm, &e) == 0 && e.code == code && e.text[0])
-        return kind + e.text;
-    return kind + dlcoll_strerror(code);
-}
-
-// ----------------------------------------------------------------------------------------- types
-
-struct Type {
-    dlcoll_dtype dtype;
-    int64_t per_element; // how many elements of `dtype` one of the tensor's is
-};
-
-// `moves_only`: the operation does not compute, so that a type without arithmetic goes as bytes.
-Type type_of(const Tensor &t, bool moves_only)
-{
-    switch (t.scalar_type()) {
-    case at::kChar:
-        return {DLCOLL_I8, 1};
-    case at::kByte:
-        return {DLCOLL_U8, 1};
-    case at::kShort:
-        return {DLCOLL_I16, 1};
-    case at::kUInt16:
-        return {DLCOLL_U16, 1};
-    case at::kInt:
-        return {DLCOLL_I32, 1};
-    case at::kUInt32:
-        return {DLCOLL_U32, 1};
-    case at::kLong:
-        return {DLCOLL_I64, 1};
-    case at::kUInt64:
-        return {DLCOLL_U64, 1};
-    case at::kHalf:
-        return {DLCOLL_F16, 1};
-    case at::kBFloat16:
-        return {DLCOLL_BF16, 1};
-    case at::kFloat:
-        return {DLCOLL_F32, 1};
-    case at::kDouble:
-        return {DLCOLL_F64, 1};
-    case at::kBool:
-        return {DLCOLL_BOOL, 1};
-    case at::kFloat8_e4m3fn:
-        return {DLCOLL_F8E4M3, 1};
-    case at::kFloat8_e5m2:
-        return {DLCOLL_F8E5M2, 1};
-    case at::kComplexHalf:
-        return {DLCOLL_F16, 2};
-    case at::kComplexFloat:
-        return {DLCOLL_F32, 2};
-    case at::kComplexDouble:
-        return {DLCOLL_F64, 2};
-    default:
-        break;
-    }
-    if (!moves_only)
-        fail(c10::str("reductions of ", t.scalar_type(), " are not supported"));
-    return {DLCOLL_U8, static_cast<int64_t>(t.element_size())};
-}
-
-size_t count_of(const Tensor &t, const Type &type)
-{
-    return static_cast<size_t>(t.numel() * type.per_element);
-}
-
-// A reduction: one of libdlcoll's, or the sum of products with a factor, made for one call.
-class Reduction
-{
-  public:
-    Reduction(const c10d::ReduceOp &op, const Tensor &t, dlcoll_dtype dtype)
-    {
-        TORCH_CHECK(!t.is_complex() || c10d::isComplexViewAsRealAllowed(op),
-                    "dlcoll: this reduction is not defined for complex tensors");
-        switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
-        case c10d::ReduceOp::SUM:
-            op_ = DLCOLL_SUM;
-            return;
-        case c10d::ReduceOp::AVG:
-            op_ = DLCOLL_AVG;
-            return;
-        case c10d::ReduceOp::PRODUCT:
-            op_ = DLCOLL_PROD;
-            return;
-        case c10d::ReduceOp::MIN:
-            op_ = DLCOLL_MIN;
-            return;
-        case c10d::ReduceOp::MAX:
-            op_ = DLCOLL_MAX;
-            return;
-        case c10d::ReduceOp::BAND:
-            op_ = DLCOLL_BAND;
-            return;
-        case c10d::ReduceOp::BOR:
-            op_ = DLCOLL_BOR;
-            return;
-        case c10d::ReduceOp::BXOR:
-            op_ = DLCOLL_BXOR;
-            return;
-        case c10d::ReduceOp::PREMUL_SUM:
-            break;
-        default:
-            fail("unknown reduction");
-        }
-        const auto *factor = dynamic_cast<const c10d::PreMulSumSupplement *>(op.supplement_.get());
-        TORCH_CHECK(factor, "dlcoll: PREMUL_SUM without a factor");
-        Tensor scalar = factor->tensor_factor.defined()
-                            ? factor->tensor_factor.to(at::kCPU, t.scalar_type()).contiguous()
-                            : at::full({1}, factor->double_factor, t.options());
-        int code = dlcoll_op_create_premul(&op_, scalar.data_ptr(), dtype);
-        if (code < 0)
-            fail(error_text(nullptr, code));
-        owned_ = true;
-    }
-    ~Reduction()
-    {
-        if (owned_)
-            dlcoll_op_free(op_);
-    }
-    Reduction(const Reduction &) = delete;
-    Reduction &operator=(const Reduction &) = delete;
-    operator dlcoll_op() const
-    {
-        return op_;
-    }
-    bool is_owned() const
-    {
-        return owned_;
-    }
-
-  private:
-    dlcoll_op op_ = DLCOLL_SUM;
-    bool owned_ = false;
-};
-
-// ----------------------------------------------------------------------------------- communicator
-
-class Handle;
-
-// A communicator of libdlcoll, shared by the group and by the works on it.
-struct Comm {
-    std::mutex entry; // one thread at a time calls libdlcoll
-    dlcoll_comm *comm = nullptr;
-    std::shared_ptr<Comm> parent; // outlives this one
-    std::mutex lock;              // of what follows
-    std::condition_variable wake;
-    std::deque<c10::intrusive_ptr<Handle>> pending; // under way, so that their tensors live on
-    std::thread completer;
-    bool want_completer = false, closing = false;
-    c10::intrusive_ptr<c10d::Store> server; // where rank 0 serves a store of its own
-
-    ~Comm();
-    void keep(c10::intrusive_ptr<Handle> work);
-    void complete_futures();
-    void close();
-};
-
-// An operation under way, or one that has ended.
-class Handle final : public Work
-{
-  public:
-    // `title`: of the profiler's event; NULL: no profiler is active.
-    Handle(int rank, OpType type, const char *title, const std::optional<Tensors> &inputs,
-           std::shared_ptr<Comm> comm, Tensors outputs, uint64_t seq, Millis timeout)
-        : Work(rank, type, title, inputs), comm_(std::move(comm)), outputs_(std::move(outputs)),
-          seq_(seq), timeout_(timeout)
-    {
-    }
-
-    ~Handle() override
-    {
-        if (handle_)
-            dlcoll_work_free(handle_);
-    }
-
-    bool isCompleted() override
-    {
-        return ended_.load(std::memory_order_acquire) || advance(Millis(0));
-    }
-
-    bool hasEnded() const
-    {
-        return ended_.load(std::memory_order_acquire);
-    }
-
-    bool isSuccess() const override
-    {
-        return ended_.load(std::memory_order_acquire) && !error_;
-    }
-
-    std::exception_ptr exception() const override
-    {
-        return ended_.load(std::memory_order_acquire) ? error_ : nullptr;
-    }
-
-    // timeout 0: the operation's own.
-    bool wait(Millis timeout = kNoTimeout) override
-    {
-        if (!ended_.load(std::memory_order_acquire) &&
-            !advance(timeout == kNoTimeout ? Millis(-1) : timeout))
-            fail(c10::str("the operation did not complete within ", timeout.count(), " ms"));
-        if (error_)
-            std::rethrow_exception(error_);
-        return true;
-    }
-
-    void synchronize() override
-    {
-        wait(kNoTimeout);
-    }
-
-    void abort() override
-    {
-        if (comm_->comm)
-            dlcoll_abort(comm_->comm, "aborted by the program");
-    }
-
-    Tensors result() override
-    {
-        return outputs_;
-    }
-    int sourceRank() const override
-    {
-        return source_;
-    }
-    uint64_t getSequencenumber() const override
-    {
-        return seq_;
-    }
-    Millis getTimeout() const override
-    {
-        return timeout_;
-    }
-
-    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override
-    {
-        std::lock_guard<std::mutex> hold(future_lock_);
-        if (future_)
-            return future_;
-        future_ =
-            c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-        if (ended_.load(std::memory_order_acquire)) {
-            fill_future();
-        } else {
-            std::lock_guard<std::mutex> hold_comm(comm_->lock);
-            if (!comm_->want_completer && !comm_->closing) {
-                comm_->want_completer = true;
-                comm_->completer = std::thread([c = comm_.get()] { c->complete_futures(); });
-            }
-            comm_->wake.notify_one();
-        }
-        return future_;
-    }
-
-    // Waits at most `timeout` (negative: without limit) and ends the work if its operation is
-    // complete.
-    bool advance(Millis timeout)
-    {
-        std::unique_lock<std::timed_mutex> hold(waiting_, std::defer_lock);
-        auto until = std::chrono::steady_clock::now() + timeout;
-        if (timeout.count() < 0)
-            hold.lock();
-        else if (!hold.try_lock_until(until))
-            return ended_.load(std::memory_order_acquire);
-        if (ended_.load(std::memory_order_acquire))
-            return true;
-        int code = dlcoll_wait_for(handle_, timeout.count() < 0 ? -1 : timeout.count());
-        if (code == DLCOLL_INPROGRESS)
-            return false;
-        if (code == 0 && peer_ >= 0)
-            source_ = peer_;
-        end(code);
-        return true;
-    }
-
-    // The operation is complete with `code`: copies results, and tells who waits for the future.
-    void end(int code)
-    {
-        if (code < 0) {
-            error_ = std::make_exception_ptr(make_error(code));
-        } else if (after_) {
-            at::NoGradGuard no_grad;
-            after_();
-        }
-        after_ = nullptr;
-        kept_.clear();
-        op_.reset();
-        if (recordFunctionEndCallback_) {
-            recordFunctionEndCallback_();
-            recordFunctionEndCallback_ = nullptr;
-        }
-        bool has_future;
-        {
-            std::lock_guard<std::mutex> hold(future_lock_);
-            ended_.store(true, std::memory_order_release);
-            has_future = future_.defined();
-        }
-        if (has_future) // its callbacks run without the lock
-            fill_future();
-    }
-
-    dlcoll_work *handle_ = nullptr;
-    int peer_ = -1;               // of a receive from any rank
-    std::function<void()> after_; // copies results to where they belong
-    Tensors kept_;                // used by the operation until it is complete
-    std::shared_ptr<Reduction> op_;
-
-  private:
-    c10::Error make_error(int code) const
-    {
-        return c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                                     "dlcoll: " + error_text(comm_->comm, code));
-    }
-
-    void fill_future()
-    {
-        if (error_)
-            future_->setErrorIfNeeded(error_);
-        else if (!future_->completed())
-            future_->markCompleted(c10::IValue(outputs_));
-    }
-
-    std::shared_ptr<Comm> comm_;
-    Tensors outputs_;
-    uint64_t seq_;
-    Millis timeout_;
-    std::timed_mutex waiting_; // one thread at a time waits for the handle
-    std::atomic<bool> ended_{false};
-    std::exception_ptr error_;
-    int source_ = -1;
-    std::mutex future_lock_;
-    c10::intrusive_ptr<c10::ivalue::Future> future_;
-};
-
-// A work that completes runs the program's callbacks, which may start operations: never under
-// `lock`.
-void Comm::keep(c10::intrusive_ptr<Handle> work)
-{
-    std::unique_lock<std::mutex> hold(lock);
-    pending.push_back(std::move(work));
-    if (want_completer)
-        wake.notify_one();
-    while (!pending.empty()) {
-        auto first = pending.front();
-        hold.unlock();
-        if (!first->isCompleted())
-            return;
-        hold.lock();
-        if (!pending.empty() && pending.front() == first)
-            pending.pop_front();
-    }
-}
-
-// Operations complete in any order when receives are among them, so each is looked at in turn.
-void Comm::complete_futures()
-{
-    std::unique_lock<std::mutex> hold(lock);
-    while (!closing) {
-        if (pending.empty()) {
-            wake.wait(hold);
-            continue;
-        }
-        auto works = pending;
-        hold.unlock();
-        for (size_t i = 0; i < works.size(); i++)
-            works[i]->advance(Millis(i == 0 ? 1 : 0));
-        works.clear();
-        hold.lock();
-        for (auto w = pending.begin(); w != pending.end();)
-            w = (*w)->hasEnded() ? pending.erase(w) : w + 1;
-    }
-}
-
-// Ends what is under way. The group waits a moment for its other ranks, so that none sees this one
-// leave in the middle of an operation.
-void Comm::close()
-{
-    std::deque<c10::intrusive_ptr<Handle>> rest;
-    {
-        std::lock_guard<std::mutex> hold(lock);
-        if (closing)
-            return;
-        closing = true;
-        rest.swap(pending);
-        wake.notify_all();
-    }
-    if (completer.joinable())
-        completer.join();
-    if (!comm)
-        return;
-    bool under_way = false;
-    for (auto &w : rest)
-        under_way |= !w->isCompleted();
-    if (under_way) {
-        dlcoll_abort(comm, "the process group was destroyed");
-        for (auto &w : rest)
-            w->advance(Millis(-1));
-    } else {
-        dlcoll_opts o = DLCOLL_OPTS_INIT;
-        o.timeout_ms = kEndOfGroup.count();
-        std::lock_guard<std::mutex> hold(entry);
-        dlcoll_barrier(comm, &o, nullptr);
-    }
-}
-
-Comm::~Comm()
-{
-    close();
-    if (comm)
-        dlcoll_destroy(comm);
-}
 
 // ------------------------------------------------------------------------------------------ group
 
@@ -498,16 +71,36 @@ const char *title_of(OpType type)
     }
 }
 
+// The group of those ranks of `parent`; only they wait for each other.
+std::shared_ptr<Comm> new_group(const Comm &parent, const std::vector<int> &ranks,
+                                const std::string &name, Millis timeout)
+{
+    auto made = std::make_shared<Comm>();
+    dlcoll_group_opts o = DLCOLL_GROUP_OPTS_INIT;
+    o.timeout_ms = timeout.count();
+    o.name = name.c_str();
+    int code = dlcoll_comm_new_group(parent.comm, ranks.data(), int(ranks.size()), &made->comm, &o);
+    if (code < 0)
+        fail(error_text(parent.comm, code));
+    if (parent.is_launched)
+        count_launched(*made);
+    return made;
+}
+
 class Group final : public c10d::Backend
 {
   public:
     Group(std::shared_ptr<Comm> comm, int rank, int size, Millis timeout, std::string name)
-        : Backend(rank, size), comm_(std::move(comm)), timeout_(timeout), name_(std::move(name))
+        : Backend(rank, size), comm_(std::move(comm)), timeout_ms_(timeout.count()),
+          name_(std::move(name))
     {
     }
     ~Group() override
     {
-        shutdown();
+        try {
+            shutdown();
+        } catch (...) { // the communicator ends without waiting for others
+        }
     }
 
     const std::string getBackendName() const override
@@ -516,7 +109,7 @@ class Group final : public c10d::Backend
     }
     void setTimeout(Millis timeout) override
     {
-        timeout_ = timeout;
+        timeout_ms_ = timeout.count();
     }
     uint64_t getSequenceNumberForGroup() override
     {
@@ -527,22 +120,48 @@ class Group final : public c10d::Backend
     }
     void abort() override
     {
-        dlcoll_abort(live().comm, "aborted by the program");
+        if (auto comm = comm_now())
+            dlcoll_abort(comm->comm, "aborted by the program");
     }
+    // Does not wait: see close().
     void shutdown() override
     {
-        if (auto comm = std::exchange(comm_, nullptr))
-            comm->close();
+        std::shared_ptr<Comm> comm;
+        {
+            std::lock_guard<std::mutex> hold(lock_);
+            comm.swap(comm_);
+        }
+        if (comm)
+            close(comm);
     }
     c10::intrusive_ptr<Options> getBackendOptions() override
     {
-        return c10::make_intrusive<Options>("dlcoll", timeout_);
+        return c10::make_intrusive<Options>("dlcoll", Millis(timeout_ms_));
+    }
+
+    bool supportsSplitting() const override
+    {
+        return true;
+    }
+    // `ranks`: of this group. NULL for who is not among them.
+    c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store> &,
+                                      const std::vector<int> &ranks,
+                                      const c10::intrusive_ptr<Options> &opts) override
+    {
+        auto me = std::find(ranks.begin(), ranks.end(), rank_);
+        if (me == ranks.end())
+            return nullptr;
+        Millis timeout = opts ? opts->timeout : Millis(timeout_ms_);
+        auto comm = new_group(*live(), ranks, opts ? opts->group_name : "", timeout);
+        return c10::make_intrusive<Group>(comm, int(me - ranks.begin()), int(ranks.size()), timeout,
+                                          name_);
     }
 
     c10d::ErrorType getError() override
     {
         dlcoll_error e = DLCOLL_ERROR_INIT;
-        if (!comm_ || dlcoll_last_error(comm_->comm, &e) < 0 || e.code == 0)
+        auto comm = comm_now();
+        if (!comm || dlcoll_last_error(comm->comm, &e) < 0 || e.code == 0)
             return c10d::ErrorType::SUCCESS;
         return e.code == DLCOLL_ETIMEDOUT ? c10d::ErrorType::TIMEOUT
                : e.code == DLCOLL_EPEER   ? c10d::ErrorType::REMOTE_ERROR
@@ -553,7 +172,7 @@ class Group final : public c10d::Backend
     {
         const Tensor &t = only(ts, "broadcast");
         Type type = type_of(t, true);
-        Place p(t, t);
+        Place p(t, t, nullptr);
         return run(OpType::BROADCAST, o.timeout, o.asyncOp, ts, p,
                    [&](auto *c, auto *opts, auto **w) {
                        return dlcoll_broadcast(p.in(), p.out(), count_of(t, type), type.dtype,
@@ -566,8 +185,8 @@ class Group final : public c10d::Backend
         const Tensor &t = only(ts, "all_reduce");
         Type type = type_of(t, false);
         auto op = std::make_shared<Reduction>(o.reduceOp, t, type.dtype);
-        Place p(t, t);
-        p.op = op;
+        Place p(t, t, nullptr);
+        p.reduction = op;
         return run(OpType::ALLREDUCE, o.timeout, o.asyncOp, ts, p,
                    [&](auto *c, auto *opts, auto **w) {
                        return dlcoll_all_reduce(p.in(), p.out(), count_of(t, type), type.dtype, *op,
@@ -586,7 +205,7 @@ class Group final : public c10d::Backend
         Type type = type_of(ts[0], false);
         auto op = std::make_shared<Reduction>(o.reduceOp, ts[0], type.dtype);
         Place p;
-        p.op = op;
+        p.reduction = op;
         p.inputs = ts;
         std::vector<dlcoll_span> spans;
         for (const Tensor &t : ts) {
@@ -608,8 +227,8 @@ class Group final : public c10d::Backend
         const Tensor &t = only(ts, "reduce");
         Type type = type_of(t, false);
         auto op = std::make_shared<Reduction>(o.reduceOp, t, type.dtype);
-        Place p(t, t);
-        p.op = op;
+        Place p(t, t, nullptr);
+        p.reduction = op;
         return run(OpType::REDUCE, o.timeout, o.asyncOp, ts, p, [&](auto *c, auto *opts, auto **w) {
             return dlcoll_reduce(p.in(), p.out(), count_of(t, type), type.dtype, *op,
                                  int(o.rootRank), c, opts, w);
@@ -647,7 +266,7 @@ class Group final : public c10d::Backend
         check_tensor(in, "all_gather_into_tensor");
         check_sizes(out, in, "all_gather_into_tensor");
         Type type = type_of(in, true);
-        Place p(in, out);
+        Place p(in, out, static_cast<char *>(out.data_ptr()) + size_t(rank_) * in.nbytes());
         Tensors result{out};
         return run(OpType::_ALLGATHER_BASE, o.timeout, o.asyncOp, result, p,
                    [&](auto *c, auto *opts, auto **w) {
@@ -750,8 +369,8 @@ class Group final : public c10d::Backend
         TORCH_CHECK(counts[rank_] == count_of(out, type), "dlcoll: reduce_scatter: part ", rank_,
                     " and the output have different sizes");
         Tensor all = at::cat(flat);
-        Place p(all, out);
-        p.op = op;
+        Place p(all, out, nullptr);
+        p.reduction = op;
         return run(OpType::REDUCE_SCATTER, o.timeout, o.asyncOp, outs, p,
                    [&](auto *c, auto *opts, auto **w) {
                        return dlcoll_reduce_scatter_v(p.in(), p.out(), counts.data(), type.dtype,
@@ -766,8 +385,8 @@ class Group final : public c10d::Backend
         check_sizes(in, out, "reduce_scatter_tensor");
         Type type = type_of(out, false);
         auto op = std::make_shared<Reduction>(o.reduceOp, out, type.dtype);
-        Place p(in, out);
-        p.op = op;
+        Place p(in, out, static_cast<char *>(out.data_ptr()) - size_t(rank_) * out.nbytes());
+        p.reduction = op;
         Tensors result{out};
         return run(OpType::_REDUCE_SCATTER_BASE, o.timeout, o.asyncOp, result, p,
                    [&](auto *c, auto *opts, auto **w) {
@@ -795,7 +414,7 @@ class Group final : public c10d::Backend
         TORCH_CHECK(in.scalar_type() == out.scalar_type(),
                     "dlcoll: all_to_all_single: types differ");
         Type type = type_of(in, true);
-        Place p(in, out);
+        Place p(in, out, out.data_ptr());
         Tensors result{out};
         if (out_splits.empty() && in_splits.empty()) {
             TORCH_CHECK(in.numel() == out.numel() && in.dim() > 0 && in.size(0) % size_ == 0,
@@ -829,9 +448,7 @@ class Group final : public c10d::Backend
         Type type = type_of(ins[0], true);
         Place p;
         p.inputs = ins;
-        auto [in_low, in_high] = span_of(ins);
-        auto [out_low, out_high] = span_of(outs);
-        bool apart = in_low >= out_high || out_low >= in_high;
+        bool apart = !range_of(ins).meets(range_of(outs));
         Parts sent = p.add_parts(ins, type, false, apart),
               received = p.add_parts(outs, type, true, apart);
         return run(OpType::ALLTOALL, o.timeout, o.asyncOp, outs, p,
@@ -855,19 +472,18 @@ class Group final : public c10d::Backend
         std::vector<int> missing(static_cast<size_t>(size_));
         size_t n = missing.size();
         dlcoll_opts opts = DLCOLL_OPTS_INIT;
-        int64_t ms = (o.timeout == c10d::kUnsetTimeout ? timeout_ : o.timeout).count();
+        int64_t ms = o.timeout == c10d::kUnsetTimeout ? timeout_ms_.load() : o.timeout.count();
         opts.timeout_ms = std::max<int64_t>(ms, 1); // 0 would be the communicator's own
-        Comm &comm = live();
-        std::lock_guard<std::mutex> hold(comm.entry);
-        int code = dlcoll_monitored_barrier(comm.comm, missing.data(), &n, &opts);
+        auto comm = live();
+        int code = dlcoll_monitored_barrier(comm->comm, missing.data(), &n, &opts);
         if (code == DLCOLL_ETIMEDOUT && n > 0) {
             missing.resize(n);
             fail(c10::str("[Rank ", rank_, "]: Rank", n > 1 ? "s " : " ", c10::Join(", ", missing),
                           " failed to pass monitoredBarrier in ", ms, " ms. Rank ", rank_,
-                          " timed out in monitoredBarrier: ", error_text(comm.comm, code)));
+                          " timed out in monitoredBarrier: ", error_text(comm->comm, code)));
         }
         if (code < 0)
-            fail(error_text(comm.comm, code));
+            fail(error_text(comm->comm, code));
     }
 
     WorkPtr send(Tensors &ts, int peer, int tag) override
@@ -914,118 +530,7 @@ class Group final : public c10d::Backend
                    });
     }
 
-    std::shared_ptr<Comm> comm() const
-    {
-        return comm_;
-    }
-
   private:
-    // Parts of a list of tensors, as the _v operations take them: displacements are from the lowest
-    // address.
-    struct Parts {
-        void *base = nullptr;
-        std::vector<size_t> counts, displs;
-    };
-
-    // The addresses from the first to the last element of all tensors; (UINTPTR_MAX, 0): there are
-    // no elements.
-    static std::pair<uintptr_t, uintptr_t> span_of(const Tensors &list)
-    {
-        uintptr_t low = UINTPTR_MAX, high = 0;
-        for (const Tensor &t : list) {
-            if (t.numel() == 0)
-                continue;
-            auto at = reinterpret_cast<uintptr_t>(t.data_ptr());
-            low = std::min(low, at);
-            high = std::max(high, at + t.nbytes());
-        }
-        return {low, high};
-    }
-
-    // Where the data of one operation lies, and what must be copied back when it is complete.
-    struct Place {
-        Place() = default;
-        Place(const Tensor &in, const Tensor &out)
-        {
-            bool same = in.is_same(out);
-            out_ = add(out, true);
-            in_ = same ? out_ : add(in, false);
-            inputs = {in};
-        }
-
-        void *in() const
-        {
-            return in_;
-        }
-        void *out() const
-        {
-            return out_;
-        }
-
-        // The address of contiguous data: the tensor's own, or that of a copy. `written`: copied
-        // back afterwards.
-        void *add(const Tensor &t, bool written)
-        {
-            Tensor real = t.is_contiguous() ? t : t.contiguous();
-            if (written && !real.is_same(t))
-                back.emplace_back(t, real);
-            kept.push_back(real);
-            return real.data_ptr();
-        }
-
-        // Tensors that lie at multiples of the element's size from each other need no copy, unless
-        // other data of the operation lies between them. apart: the caller has seen that no other
-        // list's data does.
-        Parts add_parts(const Tensors &list, const Type &type, bool written, bool apart = true)
-        {
-            size_t unit = list.empty() ? 1 : size_t(list[0].element_size() / type.per_element);
-            Parts p;
-            auto [low, high] = span_of(list);
-            for (const Tensor &other : kept) {
-                auto at = reinterpret_cast<uintptr_t>(other.data_ptr());
-                apart = apart && (at >= high || at + other.nbytes() <= low);
-            }
-            for (const Tensor &t : list) {
-                auto at = reinterpret_cast<uintptr_t>(t.data_ptr());
-                apart = apart && (t.numel() == 0 || (t.is_contiguous() && (at - low) % unit == 0));
-                p.counts.push_back(count_of(t, type));
-                p.displs.push_back(t.numel() == 0 ? 0 : (at - low) / unit);
-            }
-            if (apart && high > 0) {
-                p.base = reinterpret_cast<void *>(low);
-                kept.insert(kept.end(), list.begin(), list.end());
-                return p;
-            }
-            Tensors flat;
-            for (const Tensor &t : list)
-                flat.push_back(t.reshape({-1}));
-            Tensor all = list.empty() ? Tensor() : at::cat(flat);
-            size_t at = 0;
-            int64_t element = 0;
-            for (size_t i = 0; i < list.size(); i++) {
-                p.displs[i] = at;
-                at += p.counts[i];
-                if (written)
-                    back.emplace_back(
-                        list[i], all.narrow(0, element, list[i].numel()).view(list[i].sizes()));
-                element += list[i].numel();
-            }
-            if (all.defined())
-                p.base = add(all, false);
-            return p;
-        }
-
-        Tensors kept;
-        Tensors inputs;       // for the profiler
-        bool is_part = false; // of an operation that has an event of the profiler's already
-        std::vector<std::pair<Tensor, Tensor>> back;
-        std::shared_ptr<Reduction> op;
-        int *peer = nullptr; // where a receive from any rank says whose message it was
-
-      private:
-        void *in_ = nullptr, *out_ = nullptr;
-    };
-
     static void check_tensor(const Tensor &t, const char *name)
     {
         TORCH_CHECK(t.layout() == at::kStrided, "dlcoll: ", name,
@@ -1091,58 +596,59 @@ class Group final : public c10d::Backend
 
     int64_t millis(Millis timeout) const
     {
-        return timeout == c10d::kUnsetTimeout || timeout.count() == 0 ? timeout_.count()
+        return timeout == c10d::kUnsetTimeout || timeout.count() == 0 ? timeout_ms_.load()
                                                                       : timeout.count();
     }
 
-    Comm &live() const
+    std::shared_ptr<Comm> comm_now() const
     {
-        if (!comm_)
-            fail("the process group has been destroyed");
-        return *comm_;
+        std::lock_guard<std::mutex> hold(lock_);
+        return comm_;
     }
 
-    // Starts the operation `call`, and carries it out unless it is asynchronous.
+    std::shared_ptr<Comm> live() const
+    {
+        auto comm = comm_now();
+        if (!comm)
+            fail("the process group has been destroyed");
+        return comm;
+    }
+
+    // Starts the operation `call`, and carries it out unless it is asynchronous. What can fail on
+    // this rank alone comes before the call.
     template <typename Call>
     WorkPtr run(OpType type, Millis timeout, bool async, const Tensors &outputs, Place &p,
                 Call call)
     {
-        Comm &comm = live();
+        auto comm = live();
         dlcoll_opts opts = DLCOLL_OPTS_INIT;
         opts.timeout_ms = millis(timeout);
         bool profiled = at::hasCallbacks() && !p.is_part;
         std::string title = profiled ? name_ + title_of(type) : "";
-        auto work =
-            c10::make_intrusive<Handle>(rank_, type, profiled ? title.c_str() : nullptr,
-                                        profiled ? std::optional<Tensors>(p.inputs) : std::nullopt,
-                                        comm_, outputs, ++seq_, Millis(opts.timeout_ms));
-        p.peer = &work->peer_;
-        int code;
-        {
-            std::lock_guard<std::mutex> hold(comm.entry);
-            code = call(comm.comm, &opts, async ? &work->handle_ : nullptr);
-        }
-        if (code < 0)
-            fail(error_text(comm.comm, code));
-        if (!p.back.empty()) {
-            work->after_ = [back = std::move(p.back)] {
-                for (auto &pair : back)
-                    pair.first.copy_(pair.second);
-            };
-        }
+        auto work = c10::make_intrusive<DlcollWork>(rank_, type, profiled ? title.c_str() : nullptr,
+                                                    profiled ? std::optional<Tensors>(p.inputs)
+                                                             : std::nullopt,
+                                                    comm, outputs, ++seq_, Millis(opts.timeout_ms));
+        Operation &op = *work->op;
+        p.peer = &op.peer;
+        op.kept = std::move(p.kept);
+        op.back = std::move(p.back);
+        op.reduction = std::move(p.reduction);
         if (!async) {
-            work->end(0);
+            op.run(call(comm->comm, &opts, static_cast<dlcoll_work **>(nullptr)));
             return work;
         }
-        work->kept_ = std::move(p.kept);
-        work->op_ = std::move(p.op);
-        if (!work->isCompleted())
-            comm.keep(work);
+        auto notice = op.make_notice();
+        int code = call(comm->comm, &opts, &op.handle);
+        if (code < 0)
+            op.run(code);
+        op.begin(std::move(notice));
         return work;
     }
 
+    mutable std::mutex lock_; // of comm_
     std::shared_ptr<Comm> comm_;
-    Millis timeout_;
+    std::atomic<int64_t> timeout_ms_;
     std::string name_; // before the profiler's events: "dlcoll"
     std::atomic<uint64_t> seq_{0};
 };
@@ -1159,93 +665,59 @@ bool is_launched_world(int rank, int size)
 std::weak_ptr<Comm> g_world; // of the process's default group
 std::mutex g_world_lock;
 
-// Where libdlcoll finds a TCPStore: the group's own store, or one that rank 0 serves and names in
-// the group's store.
-std::string store_url(const c10::intrusive_ptr<c10d::Store> &given, int rank,
-                      c10::intrusive_ptr<c10d::Store> &server)
-{
-    c10::intrusive_ptr<c10d::Store> base = given;
-    while (auto *prefix = dynamic_cast<c10d::PrefixStore *>(base.get()))
-        base = prefix->getUnderlyingStore();
-    if (auto *tcp = dynamic_cast<c10d::TCPStore *>(base.get()))
-        return c10::str("tcp://", tcp->getHost(), ":", tcp->getPort());
-    if (rank == 0) {
-        const char *addr = getenv("MASTER_ADDR");
-        std::string host = addr && *addr ? addr : "localhost";
-        c10d::TCPStoreOptions o;
-        o.port = 0;
-        o.isServer = true;
-        o.waitWorkers = false;
-        auto own = c10::make_intrusive<c10d::TCPStore>(host, o);
-        given->set("dlcoll/store", c10::str("tcp://", host, ":", own->getPort()));
-        server = own;
-    }
-    std::vector<uint8_t> url = given->get("dlcoll/store");
-    return std::string(url.begin(), url.end());
-}
-
-std::shared_ptr<Comm> make_world(const c10::intrusive_ptr<c10d::Store> &given, int rank, int size,
-                                 Millis timeout, const std::string &name)
+std::shared_ptr<Comm> make_world(const StorePtr &given, int rank, int size, Millis timeout,
+                                 const std::string &name)
 {
     auto made = std::make_shared<Comm>();
     dlcoll_init_opts o = DLCOLL_INIT_OPTS_INIT;
     o.backend = DLCOLL_BACKEND_CPU;
+    o.flags = DLCOLL_THREAD_MULTIPLE;
     o.timeout_ms = o.init_timeout_ms = timeout.count();
-    dlcoll_store *store = nullptr;
-    if (!is_launched_world(rank, size) || !name.empty()) {
-        std::string url = store_url(given, rank, made->server);
-        int code = dlcoll_store_open(&store, url.c_str(), 0, timeout.count());
-        if (code < 0)
-            fail(error_text(nullptr, code));
-        o.store = store;
+    std::optional<Meeting> meeting;
+    if (is_launched_world(rank, size) && name.empty()) {
+        await_launched(timeout);
+        count_launched(*made);
+    } else {
         o.rank = rank;
         o.world_size = size;
         o.name = name.empty() ? nullptr : name.c_str();
+        if (size > 1) {
+            meeting.emplace(given, rank, size, timeout);
+            o.store = meeting->store();
+            o.init_timeout_ms = meeting->left().count();
+        }
     }
-    int code;
-    {
-        static std::mutex one_at_a_time;
-        std::unique_lock<std::mutex> hold(one_at_a_time, std::defer_lock);
-        if (!o.name)
-            hold.lock();
-        code = dlcoll_init(&made->comm, &o);
-    }
-    std::string why = code < 0 ? error_text(nullptr, code) : "";
-    dlcoll_store_close(store);
+    static std::mutex one_at_a_time;
+    std::unique_lock<std::mutex> hold(one_at_a_time, std::defer_lock);
+    if (!o.name)
+        hold.lock();
+    int code = dlcoll_init(&made->comm, &o);
     if (code < 0)
-        fail(why);
+        fail(error_text(nullptr, code));
     return made;
 }
 
-c10::intrusive_ptr<c10d::Backend> create(const c10::intrusive_ptr<c10d::Store> &store, int rank,
-                                         int size, double timeout_s, const std::string &name,
+// Whoever keeps it keeps a new one from being made.
+std::shared_ptr<Comm> the_world()
+{
+    std::lock_guard<std::mutex> hold(g_world_lock);
+    return g_world.lock();
+}
+
+c10::intrusive_ptr<c10d::Backend> create(const StorePtr &store, int rank, int size,
+                                         double timeout_s, const std::string &name,
                                          const std::vector<int64_t> &ranks,
                                          const std::string &backend)
 {
     Millis timeout(static_cast<int64_t>(timeout_s * 1000));
-    std::shared_ptr<Comm> comm, world;
-    {
-        std::lock_guard<std::mutex> hold(g_world_lock);
-        world = g_world.lock();
-    }
-    if (!ranks.empty() && world) {
-        std::vector<int> list(ranks.begin(), ranks.end());
-        comm = std::make_shared<Comm>();
-        comm->parent = world;
-        dlcoll_group_opts o = DLCOLL_GROUP_OPTS_INIT;
-        o.timeout_ms = timeout.count();
-        o.name = name.c_str();
-        std::lock_guard<std::mutex> hold(world->entry);
-        int code =
-            dlcoll_comm_new_group(world->comm, list.data(), int(list.size()), &comm->comm, &o);
-        if (code < 0)
-            fail(error_text(world->comm, code));
-    } else {
+    std::shared_ptr<Comm> comm, world = ranks.empty() ? nullptr : the_world();
+    if (world && !world->closed)
+        comm = new_group(*world, std::vector<int>(ranks.begin(), ranks.end()), name, timeout);
+    else
         comm = make_world(store, rank, size, timeout, ranks.empty() ? "" : name);
-        if (ranks.empty()) {
-            std::lock_guard<std::mutex> hold(g_world_lock);
-            g_world = comm;
-        }
+    if (ranks.empty()) {
+        std::lock_guard<std::mutex> hold(g_world_lock);
+        g_world = comm;
     }
     return c10::make_intrusive<Group>(comm, rank, size, timeout, backend);
 }
@@ -1254,5 +726,10 @@ c10::intrusive_ptr<c10d::Backend> create(const c10::intrusive_ptr<c10d::Store> &
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
 {
+    pthread_atfork(nullptr, nullptr, [] {
+        g_forks++;
+        Completer::forget();
+    });
     m.def("create", &create, pybind11::call_guard<pybind11::gil_scoped_release>());
+    m.def("finish_all", &finish_all, pybind11::call_guard<pybind11::gil_scoped_release>());
 }

@@ -79,6 +79,8 @@ struct dlcoll_comm {
     struct comm_stop own_stop;             /* this process's */
     struct comm_stop *shared_stop;         /* the node's, in shared memory; NULL without */
     void (*wake_sharers)(struct shm *shm); /* then: wakes the tasks of the ranks that share it */
+    const dlcoll_comm *maker; /* while a group is made: the one that makes it, which ranks of the
+                                 group may have given up already; else NULL */
     struct acceptor_subscriber subscriber;
     bool watches; /* processes of this node's ranks, without a launcher: job_watch() */
 
@@ -157,12 +159,17 @@ unsigned comm_forks(void);
 bool comm_is_forked(const dlcoll_comm *comm);
 
 /* Whether operations must end now: a worker of the job has died, another rank has given up, the
- * program has aborted. Two or three loads: every wait loop calls it each time round. */
+ * program has aborted; here or, while a group is made, in the communicator that makes it. A few
+ * loads: every wait loop calls it each time round. */
 static inline bool comm_is_stopped(const dlcoll_comm *c)
 {
-    return atomic_load_explicit(c->job_word, memory_order_acquire) ||
-           atomic_load_explicit(&c->own_stop.word, memory_order_acquire) ||
-           (c->shared_stop && atomic_load_explicit(&c->shared_stop->word, memory_order_acquire));
+    do {
+        if (atomic_load_explicit(c->job_word, memory_order_acquire) ||
+            atomic_load_explicit(&c->own_stop.word, memory_order_acquire) ||
+            (c->shared_stop && atomic_load_explicit(&c->shared_stop->word, memory_order_acquire)))
+            return true;
+    } while ((c = c->maker));
+    return false;
 }
 
 /* The same, after data has been read from another rank's buffer. A rank stops the communicator

@@ -88,8 +88,8 @@ static bool peer_reports(const dlcoll_comm *c, struct notice *cause, int *from)
     return true;
 }
 
-/* The source of the cause. */
-enum source { OWN_VIEW, AGENT, PEER };
+/* The source of the cause. MAKER: a rank of the communicator that makes this one. */
+enum source { OWN_VIEW, AGENT, PEER, MAKER };
 
 /* Waits up to ms milliseconds for a cause from the agent or a peer. *from: which peer. */
 static enum source look_around(dlcoll_comm *c, int ms, struct notice *cause, int *from)
@@ -101,6 +101,8 @@ static enum source look_around(dlcoll_comm *c, int ms, struct notice *cause, int
             return AGENT;
         if (peer_reports(c, cause, from))
             return PEER;
+        if (c->maker && peer_reports(c->maker, cause, from))
+            return MAKER;
         if (mono_ns() >= end)
             return OWN_VIEW;
         acceptor_serve(&c->job->acceptor, &e);
@@ -457,7 +459,7 @@ static int consequence_of(const dlcoll_comm *c, const struct notice *cause, enum
 {
     if (source == AGENT || (cause->code == DLCOLL_EPEER && cause->rank != c->world->rank))
         return cause->rank;
-    return source == PEER && from != c->world->rank ? from : -1;
+    return source != OWN_VIEW && from != c->world->rank ? from : -1;
 }
 
 /* Records the first failure. False: another thread has recorded one before. */

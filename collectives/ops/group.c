@@ -39,13 +39,15 @@ static int take_opts(dlcoll_comm *c, const dlcoll_group_opts *given, dlcoll_grou
     return 0;
 }
 
-/* The call on the parent fails as the group has failed. If a rank has died, the parent fails, too,
- * unless it had failed before (shrink). After other failures another group may be made. */
+/* The call on the parent fails as the group has failed. If a rank has died, or the group has failed
+ * because the parent had, the parent fails, too, unless it is known to have failed before (shrink).
+ * After other failures another group may be made. */
 static int hand_up(dlcoll_comm *parent, const dlcoll_comm *group, enum call_kind kind)
 {
     if (atomic_load(&parent->failed))
         return error_copy_global(&group->error);
-    if (group->error.code == DLCOLL_EPEER || group->error.code == DLCOLL_EABORTED)
+    if (group->error.code == DLCOLL_EPEER || group->error.code == DLCOLL_EABORTED ||
+        comm_is_stopped(parent))
         return comm_fail_as(parent, group, kind);
     pthread_mutex_lock(&parent->error_lock);
     parent->error = group->error;
@@ -70,6 +72,7 @@ int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
         return group_refuse(parent, error_code(r), e.msg);
     if (made)
         ++*made;
+    g->maker = kind == CALL_COMM_SHRINK ? NULL : parent; /* that one has failed */
     r = comm_share_memory(g, comm_deadline(o->timeout_ms), &failed);
     if (r < 0) {
         /* what the program has called */
@@ -80,6 +83,7 @@ int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
         dlcoll_destroy(g);
         return code;
     }
+    g->maker = NULL;
     *out = g;
     return 0;
 }

@@ -173,6 +173,68 @@ START_TEST(survivors_shrink_and_go_on)
 }
 END_TEST
 
+/* Ranks 0 and 2 make a group with rank 1, which waits for rank 3: when that dies, and rank 1 goes
+ * to shrink what is left, nobody in the group has died. */
+enum { WAITER = 1, MAKERS = 4 };
+
+static bool g_by_handle;
+
+static int make(dlcoll_comm *c, dlcoll_comm **group)
+{
+    const int members[] = {0, WAITER, 2};
+    dlcoll_work *work;
+    if (!g_by_handle)
+        return dlcoll_comm_new_group(c, members, 3, group, NULL);
+    int r = dlcoll_comm_new_group_async(c, members, 3, group, NULL, &work);
+    EXPECT(r == 0, "%s", why(c));
+    r = dlcoll_wait(work);
+    dlcoll_work_free(work);
+    return r;
+}
+
+static void make_groups(struct ranks *j, int rank)
+{
+    dlcoll_comm *c, *group = NULL, *rest = NULL;
+    int x;
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_env_int("MASTER_PORT", g_port);
+    c = comm_start();
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c));
+    ranks_say_ready(j);
+    if (rank == g_victim)
+        ranks_await_go(j); /* it never comes */
+    int r =
+        rank == WAITER ? dlcoll_recv(&x, 1, DLCOLL_I32, g_victim, c, NULL, NULL) : make(c, &group);
+    EXPECT(!group);
+    ranks_keep_result(j, rank, c, r);
+    EXPECT(dlcoll_comm_shrink(c, &rest, NULL) == 0, "%s", why(NULL));
+    EXPECT(dlcoll_size(rest) == MAKERS - 1);
+    comm_end(rest);
+    dlcoll_destroy(c);
+}
+
+START_TEST(a_failure_ends_the_making_of_groups)
+{
+    struct ranks j;
+    int fd = reserve_port(&g_port);
+    setenv("DLCOLL_TIMEOUT", "60s", 1);
+    g_by_handle = _i;
+    g_victim = MAKERS - 1;
+    ranks_init(&j, MAKERS, 0);
+    ranks_start(&j, make_groups);
+    wait_until(ranks_are_ready, &j, 30, "all ranks have met");
+    kill(j.pid[g_victim], SIGKILL);
+    ranks_reap(&j, g_victim);
+    ranks_wait(&j, 30, 1u << g_victim);
+    for (int r = 0; r < g_victim; r++)
+        ck_assert_msg(j.shared->rank[r].code == DLCOLL_EPEER &&
+                          j.shared->rank[r].error.rank == g_victim,
+                      "rank %d: %s", r, j.shared->rank[r].error.text);
+    ranks_fini(&j);
+    close(fd);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_kill");
@@ -181,6 +243,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, without_a_launcher, 0, COLL_OPS);
     tcase_add_loop_test(tc, over_tcp_alone, 0, COLL_OPS);
     tcase_add_loop_test(tc, survivors_shrink_and_go_on, 0, 6);
+    tcase_add_loop_test(tc, a_failure_ends_the_making_of_groups, 0, 2);
     return s;
 }
 

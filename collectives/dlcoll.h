@@ -293,6 +293,11 @@ typedef struct dlcoll_opts {
 
 /* "0.1.0". */
 DLCOLL_API const char *dlcoll_version(void);
+/* The same as a number that grows: 1.2.3 is DLCOLL_VERSION_NUMBER(1, 2, 3). Any thread, at any
+ * time.
+ */
+#define DLCOLL_VERSION_NUMBER(major, minor, patch) ((major)*1000000 + (minor)*1000 + (patch))
+DLCOLL_API int dlcoll_version_number(void);
 
 /* ------------------------------------------------------------------------------- beginning, end */
 

@@ -349,3 +349,10 @@ const char *dlcoll_version(void)
 {
     return DLAUNCH_VERSION;
 }
+
+int dlcoll_version_number(void)
+{
+    int major = 0, minor = 0, patch = 0;
+    sscanf(DLAUNCH_VERSION, "%d.%d.%d", &major, &minor, &patch);
+    return DLCOLL_VERSION_NUMBER(major, minor, patch);
+}

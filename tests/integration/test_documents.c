@@ -3,6 +3,7 @@
 #include "tests/lib/test.h"
 
 #include <ctype.h>
+#include <dlfcn.h>
 #include <glob.h>
 #include <stdio.h>
 #include <string.h>
@@ -402,6 +403,57 @@ static char *error_sources(void)
     return both;
 }
 
+/* The names with that prefix that a linker's map lists. */
+static size_t count_listed(const char *map, const char *prefix)
+{
+    size_t n = 0;
+    for (const char *p = map; (p = strstr(p, test_text("        %s", prefix))); p += 8)
+        n++;
+    return n;
+}
+
+/* Both libraries export what their header declares, each function by its name and under a version.
+ */
+START_TEST(exported_symbols)
+{
+    static const struct {
+        const char *header, *map, *api, *prefix, *library;
+    } of[] = {{"collectives/dlcoll.h", "collectives/dlcoll.map", "\nDLCOLL_API ", "dlcoll_",
+               "libdlcoll.so"},
+              {"launcher/api/dlaunch.h", "launcher/api/dlaunch.map", "\nDLAUNCH_API ", "dlaunch_",
+               "libdlaunch.so"}};
+    char *header = read_file(of[_i].header), *map = read_file(of[_i].map);
+    void *library = dlopen(build_path(of[_i].library), RTLD_NOW | RTLD_LOCAL);
+    ck_assert_msg(library, "%s", dlerror());
+    size_t declared = 0;
+    for (const char *p = header; (p = strstr(p, of[_i].api)); declared++) {
+        char name[64];
+        const char *at = strchr(p += strlen(of[_i].api), '('), *begin = at;
+        while (isalnum((unsigned char)begin[-1]) || begin[-1] == '_')
+            begin--;
+        snprintf(name, sizeof(name), "%.*s", (int)(at - begin), begin);
+        ck_assert_msg(strstr(map, test_text("        %s;\n", name)), "%s lacks %s", of[_i].map,
+                      name);
+        ck_assert_msg(dlsym(library, name), "%s lacks %s", of[_i].library, name);
+    }
+    ck_assert_uint_ge(declared, 7);
+    ck_assert_uint_eq(count_listed(map, of[_i].prefix), declared);
+    ck_assert_msg(!strstr(map, "_*;"), "%s exports what it does not name", of[_i].map);
+    dlclose(library);
+    free(header);
+    free(map);
+}
+END_TEST
+
+START_TEST(versions_are_numbers)
+{
+    int n = dlcoll_version_number();
+    ck_assert_str_eq(dlcoll_version(),
+                     test_text("%d.%d.%d", n / 1000000, n / 1000 % 1000, n % 1000));
+    ck_assert_int_lt(DLCOLL_VERSION_NUMBER(1, 9, 30), DLCOLL_VERSION_NUMBER(1, 10, 2));
+}
+END_TEST
+
 START_TEST(errors_of_libdlcoll)
 {
     char *page = read_file("man/dlcoll_errors.3"), *header = read_file("collectives/dlcoll.h");
@@ -440,6 +492,8 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "documents", 60);
     tcase_add_test(tc, options_exist);
     tcase_add_test(tc, errors_of_libdlcoll);
+    tcase_add_loop_test(tc, exported_symbols, 0, 2);
+    tcase_add_test(tc, versions_are_numbers);
     tcase_add_test(tc, options_of_the_manual_are_generated);
     tcase_add_test(tc, exit_statuses_are_documented);
     tcase_add_test(tc, keys_of_the_report_are_documented);

@@ -103,12 +103,12 @@ endif
 # on a thread of its own.
 COLL_SRC   := $(filter-out collectives/tools/% collectives/profiler/%,$(call src,collectives))
 DLCOLL_SRC := $(COLL_SRC) \
-              $(patsubst %,core/%.c,err bytes escape fd futex hostlist map memlock netaddr parse peer_uid log thread) \
+              $(patsubst %,core/%.c,err bytes escape fd futex hostlist map memlock netaddr parse peer_uid log reserve thread) \
               $(patsubst %,rendezvous/store/store_%.c,client proto thread service session table out)
 DLCOLL_OBJ := $(call pic,$(DLCOLL_SRC))
 
 # The profiler plug-in for NCCL, and what it needs of a segment's reader.
-PROFILER_OBJ := $(call pic,$(wildcard collectives/profiler/*.c) collectives/bootstrap/job_segment.c core/err.c core/fd.c)
+PROFILER_OBJ := $(call pic,$(wildcard collectives/profiler/*.c) collectives/bootstrap/job_segment.c core/err.c core/fd.c core/reserve.c)
 
 # libdlaunch: the protocol of a job's program and its dlaunch, and what it needs of core.
 API_SRC   := $(wildcard launcher/api/*.c)

@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "core/reserve.h"
+
 static const struct segment_node *nodes(const struct job_segment *s)
 {
     return (const void *)(s->base + s->header.off_nodes);
@@ -67,7 +69,7 @@ int job_segment_init(struct job_segment *s, int fd, struct err *e)
         return err_set(e, -EINVAL, "it is not a memory file sealed against shrinking");
     if (st.st_size < (off_t)sizeof(s->header))
         return err_set(e, -EINVAL, "it is too short");
-    void *base = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *base = reserve_map(fd, (size_t)st.st_size);
     if (base == MAP_FAILED)
         return err_sys(e, errno, "mmap");
     s->base = base;

@@ -17,14 +17,18 @@
 #include "collectives/shm/shm.h"
 #include "core/fd.h"
 #include "core/protocols.h"
+#include "core/reserve.h"
 
 #define SHM_MAGIC   0x314d4853u /* "SHM1" */
 #define SHM_VERSION PROTOCOL_SHM
 
-/* Address space, not memory; reduced where address space is limited. */
+/* Address space, not memory: at most so much for one communicator, and less when many live at the
+ * same time, or where address space is limited. */
 #define ARENAS_BYTES ((size_t)64 << 30)
 #define ARENAS_LEAST ((size_t)64 << 20)
 #define RINGS_BYTES  ((size_t)64 << 20)
+
+static _Atomic size_t g_reserved; /* by all communicators of this process */
 
 enum { MAP_LEAST = 32 * 1024 };
 enum { RING_MOST = 512 * 1024, RING_LEAST = 4096, CELLS_MOST = 64, RING_BYTES_A_CELL = 128 };
@@ -126,6 +130,8 @@ static int memory_take(dlcoll_comm *comm, void *base, size_t bytes, bool mapped,
                       .fd = -1,
                       .chunk = 1,
                       .read = 1};
+    if (mapped)
+        atomic_fetch_add(&g_reserved, bytes);
     comm->shm = s;
     s->head = (struct shm_head *)s->base;
     s->peers = (struct shm_peer *)(s->base + l.peers);
@@ -226,6 +232,14 @@ static int set_length(int fd, size_t bytes, struct err *e)
     return err_sys(e, fits ? errno : EFBIG, "a memory file of %zu bytes", bytes);
 }
 
+/* An eighth of what is left: however many communicators live, there is room for another one. */
+static size_t choose_arenas(void)
+{
+    size_t limit = reserve_limit(), reserved = atomic_load(&g_reserved);
+    size_t share = reserved < limit ? (limit - reserved) / 8 / 4096 * 4096 : 0;
+    return share < ARENAS_LEAST ? ARENAS_LEAST : share < ARENAS_BYTES ? share : ARENAS_BYTES;
+}
+
 /* Makes a memory file, as large as the system permits, and maps it. */
 static int make_file(size_t fixed, int *fd, void **base, size_t *bytes, struct err *e)
 {
@@ -233,11 +247,12 @@ static int make_file(size_t fixed, int *fd, void **base, size_t *bytes, struct e
     if (*fd < 0)
         return err_sys(e, errno, "memfd_create");
     int r = 0;
-    for (size_t arenas = ARENAS_BYTES; arenas >= ARENAS_LEAST; arenas /= 8) {
+    for (size_t arenas = choose_arenas(); arenas >= ARENAS_LEAST;
+         arenas = arenas / 8 / 4096 * 4096) {
         *bytes = fixed + arenas;
         if ((r = set_length(*fd, *bytes, e)) < 0)
             continue;
-        *base = mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+        *base = reserve_map(*fd, *bytes);
         if (*base != MAP_FAILED)
             return 0;
         r = err_sys(e, errno, "mmap of %zu bytes", *bytes);
@@ -318,7 +333,7 @@ int shm_attach(dlcoll_comm *comm, const struct shm_offer *offer, struct err *e)
     _cleanup_fd_ int fd = open_file(&o, e);
     if (fd < 0)
         return fd;
-    void *base = mmap(NULL, o.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *base = reserve_map(fd, o.bytes);
     if (base == MAP_FAILED)
         return err_sys(e, errno, "mmap of %llu bytes", (unsigned long long)o.bytes);
     const struct shm_head *h = base;
@@ -382,8 +397,10 @@ void shm_close(dlcoll_comm *comm)
     free(s->bells);
     free(s->mapped_bytes);
     close_fd(&s->fd);
-    if (s->mapped)
+    if (s->mapped) {
         munmap(s->base, s->bytes);
+        atomic_fetch_sub(&g_reserved, s->bytes);
+    }
     free(s);
 }
 

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -13,6 +14,8 @@
 
 #include "collectives/comm/comm.h"
 #include "collectives/shm/tuning.h"
+#include "core/fd.h"
+#include "core/reserve.h"
 #include "tests/lib/coll_ops.h"
 #include "tests/lib/ranks.h"
 
@@ -435,12 +438,98 @@ START_TEST(memory_that_peers_cannot_read_is_sent)
 }
 END_TEST
 
+/* Reads a line "NAME: N kB" of /proc/self/status. In MiB. */
+static long status_mb(const char *name)
+{
+    char text[8192];
+    ssize_t n = fd_read_file(AT_FDCWD, "/proc/self/status", text, sizeof(text));
+    const char *at = n > 0 ? strstr(text, name) : NULL;
+    return at ? atol(at + strlen(name)) / 1024 : -1;
+}
+
+/* Mappings of files in memory of at least `least` bytes, and those of them that a core dump has. */
+static int count_reservations(unsigned long least, int *dumped)
+{
+    FILE *f = fopen("/proc/self/smaps", "r");
+    char line[512];
+    bool ours = false;
+    int n = *dumped = 0;
+    while (f && fgets(line, sizeof(line), f)) {
+        unsigned long from, to;
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+            ours = strstr(line, "/memfd:") && to - from >= least;
+        if (ours && strncmp(line, "VmFlags:", 8) == 0) {
+            n++;
+            *dumped += !strstr(line, " dd");
+        }
+    }
+    if (f)
+        fclose(f);
+    return n;
+}
+
+/* The limit bounds the harm where everything is allocated. */
+static void lock_all_memory(struct ranks *j, int rank)
+{
+    const struct rlimit least = {(rlim_t)3 << 30, (rlim_t)3 << 30};
+    int x = 1, dumped, before;
+    (void)j, (void)rank;
+    EXPECT(setrlimit(RLIMIT_AS, &least) == 0 && mlockall(MCL_FUTURE) == 0, "%s", strerror(errno));
+    count_reservations(32 << 20, &before); /* those of the test */
+    dlcoll_comm *c = comm_start(), *own;   /* in the launcher's segment, and in a file of its own */
+    EXPECT(dlcoll_comm_dup(c, &own, NULL, NULL) == 0 && own->shm, "%s", why(c));
+    EXPECT(dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, own, NULL, NULL) == 0 && x == 2);
+    EXPECT(count_reservations(32 << 20, &dumped) >= 1, "no memory is shared");
+    EXPECT(dumped == before, "a core dump has %d reservations", dumped - before);
+    EXPECT(status_mb("RssShmem:") < 64, "%ld MiB of memory", status_mb("RssShmem:"));
+    comm_end(own);
+    comm_end(c);
+}
+
+START_TEST(reservations_are_not_touched)
+{
+    if (geteuid() != 0) {
+        test_skip("memory is locked without a limit by root only");
+        return;
+    }
+    ranks_run(2, 1, lock_all_memory);
+}
+END_TEST
+
+enum { ALIVE = 600 };
+
+/* 64 GiB for each would be more. */
+static void many_alive(struct ranks *j, int rank)
+{
+    static dlcoll_comm *group[ALIVE];
+    long limit = (long)(reserve_limit() >> 20) + 64 * ALIVE;
+    (void)j, (void)rank;
+    dlcoll_comm *c = comm_start();
+    for (int k = 0; k < ALIVE; k++)
+        EXPECT(dlcoll_comm_dup(c, &group[k], NULL, NULL) == 0, "%d: %s", k, why(c));
+    EXPECT(group[ALIVE - 1]->shm, "the last one shares no memory");
+    EXPECT(status_mb("VmSize:") < limit, "%ld MiB of addresses", status_mb("VmSize:"));
+    for (int k = 0; k < ALIVE; k++)
+        comm_end(group[k]);
+    comm_end(c);
+}
+
+START_TEST(many_communicators_leave_addresses)
+{
+    ranks_run_for(2, 1, many_alive, 60);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_memory");
     TCase *tc = test_case(s, "hidden", 60);
     tcase_add_loop_test(tc, memory_that_peers_cannot_read_is_sent, 0, 2 * HIDDEN_PLACES);
     tc = test_case(s, "memory", 90);
+#if !SANITIZED /* it reserves addresses itself */
+    tcase_add_test(tc, reservations_are_not_touched);
+    tcase_add_test(tc, many_communicators_leave_addresses);
+#endif
     if (!g_counting) {
         test_skip("allocations are not counted under a sanitizer");
         return s;

@@ -37,6 +37,7 @@ pip "torch${version:+==$version}" numpy filelock typing-extensions sympy mpmath 
 pip accelerate psutil pyyaml packaging huggingface-hub safetensors tqdm click hf-xet httpx2 httpcore2 \
     truststore h11 anyio sniffio idna || echo "accelerate cannot be installed"
 pip py-spy || echo "py-spy cannot be installed"
+pip expecttest || echo "expecttest, for PyTorch's own tests, cannot be installed"
 pip transformers regex tokenizers || echo "transformers cannot be installed"
 pip lightning-fabric pytorch-lightning lightning-utilities torchmetrics || echo "Lightning cannot be installed"
 "$venv/bin/python" -c 'import torch; print(torch.__version__.split("+")[0])' >"$mark"

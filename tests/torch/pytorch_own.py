@@ -20,6 +20,8 @@ import tempfile
 import time
 import unittest
 
+from jobs import BACKEND_ENV, build_backend
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 BACKENDS = ("gloo", "dlcoll")
 
@@ -42,7 +44,24 @@ def run_one(backend, options):
     return {name: (status, why) for status, name, why in lines}, time.monotonic() - start
 
 
+def reason_to_skip():
+    """Why this interpreter cannot run the tests, or None."""
+    try:
+        import expecttest  # noqa: F401
+        import torch
+    except ImportError as e:
+        return f"{sys.executable} has no {e.name}"
+    version = tuple(int(n) for n in re.findall(r"\d+", torch.__version__)[:2])
+    return None if version >= (2, 9) else "the backend dlcoll is for PyTorch 2.9 and later, not %d.%d" % version
+
+
 def compare(options):
+    why = reason_to_skip()
+    if why:
+        print("SKIPPED:", why)
+        return 0
+    build_backend()
+    os.environ.update(BACKEND_ENV)
     results = {}
     for backend in BACKENDS:
         results[backend], seconds = run_one(backend, options)
@@ -55,9 +74,11 @@ def compare(options):
         if status == "ok" and got != "ok":
             print(f"{'listed' if name in known else 'FAILED'}: {name}: {got}: {why}")
             bad += name not in known
-    if not any(status == "ok" for status, _ in results["gloo"].values()):
+    tried = sum(status == "ok" for status, _ in results["gloo"].values())
+    if not tried:
         print("FAILED: not a single test passed with gloo")
-        bad += 1
+        bad = tried = 1
+    print("%d%%: Checks: %d, Failures: %d, Errors: 0" % (100 * (tried - bad) // tried, tried, bad))
     return 1 if bad else 0
 
 

@@ -11,6 +11,8 @@ PyTorch (extension.py), which takes a C++ compiler, Python's headers and about a
 `python -m dlcoll.torch --build` does so before.
 """
 import atexit
+import os
+import sys
 
 import torch.distributed as dist
 
@@ -34,6 +36,9 @@ _loaded = None
 def _load():
     global _loaded
     if _loaded is None:
+        if os.environ.get("DLCOLL_TORCH") == "ctypes":
+            print("dlcoll: DLCOLL_TORCH=ctypes: there is no such implementation any more, the C++ extension is used",
+                  file=sys.stderr, flush=True)
         _loaded = extension.load()
         atexit.register(_loaded.finish_all)
     return _loaded

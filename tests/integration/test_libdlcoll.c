@@ -168,9 +168,9 @@ START_TEST(exports_are_the_declared_functions)
     int functions = 0;
     for (char *line = strtok(p.out, "\n"); line; line = strtok(NULL, "\n")) {
         const char *name = strrchr(line, ' ') + 1;
-        ck_assert_msg(strncmp(name, "dlcoll_", 7) == 0 || strcmp(name, "DLCOLL_0") == 0,
+        ck_assert_msg(strncmp(name, "dlcoll_", 7) == 0 || strncmp(name, "DLCOLL_", 7) == 0,
                       "%s is exported", name);
-        if (strstr(name, "@@DLCOLL_0"))
+        if (strstr(name, "@@DLCOLL_"))
             snprintf(exported[functions++ % NAMES], NAME, "%.*s", (int)strcspn(name, "@"), name);
     }
     /* The library also exports all that the header declares. */

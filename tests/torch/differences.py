@@ -39,8 +39,6 @@ ROWS = [
     (NEWEST, "option master_port", "default", "-", "29500", "the same value, which torchrun applies later"),
     (NEWEST, "option shutdown_timeout", "default", "-", "30", "the same value, which torchrun applies later"),
     (NEWEST, "option print_completion", "choices", ANY, ANY, "dlaunch has completion for bash only"),
-    (NEWEST, "c10d, another local address", "MASTER_ADDR", r"127\.0\.0\.2", r"127\.0\.0\.1",
-     "the store listens at the endpoint only"),
     (NEWEST, "virtual local rank, AMD's GPUs named", "(CUDA|HIP)_VISIBLE_DEVICES", ANY, ANY, "dlaunch supports NVIDIA's GPUs only"),
     (NEWEST, "event-log-handler (empty|unknown)", "exit|workers", ANY, ANY,
      "handlers are Python code, so dlaunch warns for any name and continues"),

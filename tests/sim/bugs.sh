@@ -24,7 +24,8 @@ for program; do
     [ -n "$found" ] || { echo "  not found in $seeds scenarios"; bad=1; }
     broken="$broken $found "
 done
-for i in {1..21}; do
+# The assertions (I16) find what would break I17 and I18 before that does.
+for i in {1..16} {19..21}; do
     [[ $broken == *" I$i "* ]] || { echo "no bug here has broken I$i"; bad=1; }
 done
 exit $bad

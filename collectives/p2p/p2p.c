@@ -180,6 +180,8 @@ static void p2p_look(struct p2p *p)
     for (int i = 0; i < p->nactive && !p->failed; i++) {
         struct p2p_peer *peer = &p->peers[p->active[i]];
         assert(peer->active);
+        if (peer->t == p->tcp)
+            tcp_look(p->tcp, p->active[i]);
         check_queue(p, &peer->out, now);
         check_queue(p, &peer->offered, now);
         check_queue(p, &peer->accepted, now);

@@ -21,7 +21,14 @@ enum {
     AWAITED_MS = 1, /* another thread may accept the connection that this one waits for */
     AWAITED_IN_TASK_MS = 500,
     PROBE_MS = 1000, /* before a peer that has not connected is probed, and probed again */
+    LOOK_MS = 1000,  /* before the kernel is asked again whether the peer's host is silent */
+    SILENT_TRIES = 3,
+    KEEP_IDLE_S = 10, /* together TCP_SILENT_MS */
+    KEEP_INTERVAL_S = 5,
+    KEEP_COUNT = 4,
 };
+_Static_assert(1000 * (KEEP_IDLE_S + KEEP_INTERVAL_S * KEEP_COUNT) == TCP_SILENT_MS,
+               "with and without data under way silence is noticed after the same time");
 
 enum state { TCP_NONE, TCP_CONNECTING, TCP_GREETED, TCP_OPEN, TCP_CLOSED, TCP_STATES };
 
@@ -30,7 +37,11 @@ struct conn {
     enum state state;
     bool probe;          /* CONNECTING, GREETED: only to see whether the peer's process lives */
     bool refused;        /* the last probe */
-    int errnum;          /* OPEN: the error that tcp_peek() has taken from the socket, or 0 */
+    int errnum;          /* OPEN: an error that was noticed beside send and recv, or 0 */
+    int unanswered;      /* probes of late that not even the peer's host has answered... */
+    uint64_t silent_ns;  /* ...and when the first of these began */
+    uint64_t since_ns;   /* CONNECTING: when it began */
+    uint64_t look_ns;    /* GREETED, OPEN: not before is the kernel asked for silence */
     uint64_t retry_ns;   /* NONE: not before */
     uint64_t probe_ns;   /* NONE, while the peer must connect: not before */
     struct hello answer; /* GREETED: the first `have` bytes of it */
@@ -75,6 +86,7 @@ static void move_to(struct conn *c, enum state to)
     assert(next[c->state] >> to & 1);
     assert((c->fd >= 0) == (to == TCP_CONNECTING || to == TCP_GREETED || to == TCP_OPEN));
     c->state = to;
+    c->errnum = 0;
     if (to != TCP_CONNECTING && to != TCP_GREETED)
         c->probe = false;
 }
@@ -132,11 +144,12 @@ static void tune(const struct tcp *tcp, int fd)
         int level, name, value;
     } options[] = {
         {IPPROTO_TCP, TCP_NODELAY, 1},
-        /* To detect a host that has vanished. The kernel of a peer that computes answers. */
+        /* To detect a host that has vanished. The kernel of a peer that computes answers. While
+         * data is under way, there is no keepalive: is_silent(). */
         {SOL_SOCKET, SO_KEEPALIVE, 1},
-        {IPPROTO_TCP, TCP_KEEPIDLE, 10},
-        {IPPROTO_TCP, TCP_KEEPINTVL, 5},
-        {IPPROTO_TCP, TCP_KEEPCNT, 4},
+        {IPPROTO_TCP, TCP_KEEPIDLE, KEEP_IDLE_S},
+        {IPPROTO_TCP, TCP_KEEPINTVL, KEEP_INTERVAL_S},
+        {IPPROTO_TCP, TCP_KEEPCNT, KEEP_COUNT},
     };
     for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
         setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int));
@@ -160,22 +173,28 @@ static int try_later(struct conn *c)
     return 0;
 }
 
-/* Whether a failed connect() proves that the peer's process has ended. For a probe it takes two
- * refusals in a row, a second apart: after one, a connection that the peer made before it ended,
- * with data, may still be on its way. A probe that does not reach the peer proves nothing, for it
- * is the peer that must connect. */
-static bool proves_end(struct conn *c, int errnum)
+/* Whether a failed connect() shows that nothing will come of the connection. For a probe, whose
+ * peer must connect, it takes two failures in a row: after one refusal, a connection that the peer
+ * made before it ended, with data, may still be on its way. Where a launcher is, it tells of hosts
+ * that are lost; where none is, a host is taken for lost that answers nothing for TCP_SILENT_MS. */
+static bool proves_end(const struct tcp *tcp, struct conn *c, int errnum)
 {
-    bool again = c->refused;
+    bool again = c->refused, launched = tcp->o.acceptor->world->segment.base;
+    bool silent = errnum == ETIMEDOUT || errnum == EHOSTUNREACH || errnum == ENETUNREACH;
     c->refused = errnum == ECONNREFUSED;
-    return !c->probe || (c->refused && again);
+    if (silent && c->unanswered++ == 0)
+        c->silent_ns = c->since_ns;
+    if (!silent)
+        c->unanswered = 0;
+    silent = c->unanswered > 1 && mono_ns() - c->silent_ns >= TCP_SILENT_MS * 1000000ull;
+    return !c->probe || (c->refused && again) || (silent && !launched);
 }
 
 static int connect_failed(struct tcp *tcp, int stream, int errnum, struct err *e)
 {
     struct netaddr to;
     char where[ADDR_STRLEN + 8];
-    if (errnum == ECONNRESET || !proves_end(&tcp->conns[stream], errnum))
+    if (errnum == ECONNRESET || !proves_end(tcp, &tcp->conns[stream], errnum))
         return try_later(&tcp->conns[stream]);
     tcp_drop(tcp, stream);
     if (errnum == ECONNREFUSED)
@@ -207,6 +226,7 @@ static int start_connect(struct tcp *tcp, int stream, struct err *e)
     if (c->probe && is_scarce(c->fd))
         return try_later(c);
     tune(tcp, c->fd);
+    c->since_ns = mono_ns();
     move_to(c, TCP_CONNECTING);
     if (connect(c->fd, &to.sa, to.len) < 0 && errno != EINPROGRESS && errno != EINTR)
         return connect_failed(tcp, stream, errno, e);
@@ -228,8 +248,10 @@ static int finish_connect(struct tcp *tcp, int stream, struct err *e)
     struct pollfd p = {.fd = c->fd, .events = POLLOUT};
     int errnum = 0;
     socklen_t len = sizeof(errnum);
-    if (poll(&p, 1, 0) <= 0)
-        return 0;
+    if (poll(&p, 1, 0) <= 0) /* the kernel itself would wait for one or two minutes */
+        return mono_ns() - c->since_ns < TCP_SILENT_MS * 1000000ull
+                   ? 0
+                   : connect_failed(tcp, stream, ETIMEDOUT, e);
     if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &errnum, &len) < 0)
         errnum = errno;
     if (errnum)
@@ -241,6 +263,7 @@ static int finish_connect(struct tcp *tcp, int stream, struct err *e)
         return try_later(c);
     move_to(c, TCP_GREETED);
     c->refused = false;
+    c->unanswered = 0;
     c->have = 0;
     return 0;
 }
@@ -396,12 +419,35 @@ static int connected(struct tcp *tcp, int stream, bool sends, struct err *e)
         r = finish_connect(tcp, stream, e);
         break;
     case TCP_GREETED:
-        r = read_answer(tcp, stream, e);
+        r = c->errnum ? connect_failed(tcp, stream, c->errnum, e) : read_answer(tcp, stream, e);
         break;
     case TCP_STATES:
         break;
     }
     return r < 0 ? r : c->state == TCP_OPEN;
+}
+
+/* Whether the peer's host has been silent although it owes an acknowledgement, and the kernel has
+ * asked for that again and again: so a pause of this host is none of that one. A peer that takes
+ * nothing closes its window, and its kernel acknowledges each probe of that. */
+static bool is_silent(int fd)
+{
+    struct tcp_info i = {0};
+    socklen_t len = sizeof(i);
+    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &len) == 0 &&
+           i.tcpi_last_ack_recv >= TCP_SILENT_MS &&
+           i.tcpi_retransmits + i.tcpi_probes >= SILENT_TRIES;
+}
+
+void tcp_look(struct transport *t, int stream)
+{
+    struct conn *c = &tcp_of(t)->conns[stream];
+    uint64_t now = mono_ns();
+    if ((c->state != TCP_OPEN && c->state != TCP_GREETED) || now < c->look_ns)
+        return;
+    c->look_ns = now + LOOK_MS * 1000000ull;
+    if (is_silent(c->fd))
+        c->errnum = ETIMEDOUT;
 }
 
 int tcp_open_fd(struct transport *t, int stream)
@@ -495,6 +541,7 @@ static int tcp_wait(struct transport *t, const struct transport_want *wants, siz
     struct tcp *tcp = tcp_of(t);
     size_t used = acceptor_poll(tcp->o.acceptor, tcp->fds, &timeout_ms);
     for (size_t i = 0; i < n; i++) {
+        tcp_look(t, wants[i].stream);
         short events = (short)((wants[i].send ? POLLOUT : 0) | (wants[i].recv ? POLLIN : 0));
         used += poll_conn(tcp, wants[i].stream, events, &tcp->fds[used], &timeout_ms);
     }

@@ -14,7 +14,8 @@
  *
  * A refused connection means that the peer's process has ended, for its socket listened before
  * anybody could read its address. So a rank that has waited for a second for a peer to connect
- * probes it: by a connection that carries nothing and that the peer closes when it next looks. */
+ * probes it: by a connection that carries nothing and that the peer closes when it next looks. A
+ * host that vanishes refuses nothing: TCP_SILENT_MS. */
 #ifndef COLLECTIVES_WIRE_TCP_H
 #define COLLECTIVES_WIRE_TCP_H
 
@@ -25,6 +26,10 @@
 enum tcp_rule { TCP_LOWER, TCP_SENDER };
 
 enum { TCP_LANES_MAX = 16 };
+
+/* How long a host may leave unanswered what is sent to it, also by its peer's kernel: then it is
+ * taken for lost, and its connections for closed. */
+enum { TCP_SILENT_MS = 30 * 1000 };
 
 struct tcp_opts {
     struct acceptor *acceptor; /* borrowed, as is all of it */
@@ -44,6 +49,11 @@ int tcp_try_congestion(const char *name);
 
 /* Opens nothing yet. 0 or -ENOMEM. */
 int tcp_new(struct transport **out, const struct tcp_opts *opts, struct err *e);
+
+/* Looks whether the peer's host is silent, where there is a connection: then the next send or recv
+ * fails. Once a second at most: it may be called as often as one waits; `wait` does so for what it
+ * waits for. */
+void tcp_look(struct transport *t, int stream);
 
 /* The connection of the stream is open: its descriptor, borrowed; else -1. */
 int tcp_open_fd(struct transport *t, int stream);

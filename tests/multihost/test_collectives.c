@@ -106,6 +106,8 @@ static const struct {
               {"interface down", link_down, link_up},
               {"switched off", netns_power_off, netns_heal}};
 
+static const char *const g_watched[] = {"all_reduce", "broadcast"};
+
 /* Two ranks on each of three hosts, one of which is lost while all of them are in an all_reduce:
  * each one that is left is told of a rank of that host, as soon as the launchers know. */
 START_TEST(a_host_is_lost_in_an_operation)
@@ -150,6 +152,43 @@ START_TEST(a_host_is_lost_in_an_operation)
 }
 END_TEST
 
+/* Without a launcher, one rank on each host: whether a rank waits for data or has sent some that
+ * nobody acknowledges, it notices the silence after 30 s, as does the one that is cut off. */
+START_TEST(a_silent_host_is_noticed)
+{
+    const double silent_s = 30, most_s = silent_s + test_seconds(10);
+    struct hosts h = {0};
+    int ranks = HOSTS, lost = 1;
+    g_job = coll_job_open(tmppath("job"));
+    for (int i = 0; i < HOSTS; i++) {
+        char *env[] = {test_text("RANK=%d", i),
+                       "WORLD_SIZE=3",
+                       "MASTER_PORT=29500",
+                       "MASTER_ADDR=10.77.0.1",
+                       test_text("SURVIVORS=%d", ranks),
+                       NULL};
+        netns_start(&h.node[i], i,
+                    ARGV(build_path("tests/coll_worker"), "for-ever", (char *)g_watched[_i],
+                         tmppath("job")),
+                    env);
+    }
+    wait_until(ranks_are_ready, &ranks, 30, "all ranks are in the operation");
+    uint64_t start = mono_ns();
+    netns_cut(lost);
+    for (int i = 0; i < HOSTS; i++)
+        expect_exit(&h, i, 0, 2 * most_s);
+    for (int r = 0; r < ranks; r++) {
+        const struct coll_job_rank *mine = &g_job->rank[r];
+        double s = (double)(mine->returned_ns - start) / 1e9;
+        ck_assert_msg(mine->code == DLCOLL_EPEER && s > silent_s - 5 && s < most_s,
+                      "rank %d: %d after %.1f s: %s", r, mine->code, s, mine->error.text);
+        printf("%s: rank %d knew after %.1f s: %s\n", g_watched[_i], r, s, mine->error.text);
+    }
+    netns_heal(lost);
+    hosts_fini(&h);
+}
+END_TEST
+
 static void setup(void)
 {
     netns_setup(HOSTS, -1);
@@ -165,6 +204,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, every_operation_over_a_bad_network, 2, HOSTS + 1);
     tcase_add_test(tc, a_byte_leaves_a_node_once);
     tcase_add_loop_test(tc, a_host_is_lost_in_an_operation, 0, 2 * ARRAY_LEN(losses));
+    tcase_add_loop_test(tc, a_silent_host_is_noticed, 0, ARRAY_LEN(g_watched));
     return s;
 }
 

@@ -100,7 +100,8 @@ START_TEST(a_recovered_failure)
 }
 END_TEST
 
-/* Both launchers write the events of both, in one order. */
+/* Both launchers write the events of both, in one order. The first round is not ready before the
+ * coordinator knows that the workers of both nodes have been started. */
 START_TEST(every_node_has_the_same_events)
 {
     struct cluster c = {.n = 2, .port = free_port()};
@@ -109,8 +110,8 @@ START_TEST(every_node_has_the_same_events)
             &c, i,
             "--nproc_per_node 2 --max_restarts 1 --events %%T/e%d %%W print hi append "
             "%%T/up if-attempt 0 wait-lines 4 %%T/up if-attempt 1 wait-lines 8 "
-            "%%T/up if-attempt 0 if-rank 2 exit 17",
-            i);
+            "%%T/up if-attempt 0 wait-text \"ready\" %%T/e%d if-attempt 0 if-rank 2 exit 17",
+            i, i);
     cluster_wait(&c, 0, 60);
     struct events a = read_events(tmppath("e0")), b = read_events(tmppath("e1"));
     ck_assert_int_eq(a.n, b.n);

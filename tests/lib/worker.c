@@ -9,6 +9,7 @@
  *   exit CODE             raise SIG                    abort
  *   pause                 sleeps for ever              sleep SECONDS
  *   wait FILE             until FILE exists            wait-lines N FILE   until it has N lines
+ *   wait-text TEXT FILE   until a line of it has TEXT
  *   child                 a child that pauses, ignoring SIGTERM
  *   setsid-child          the same in a session of its own
  *   daemon                a double-forked daemon that pauses, its stdio still open
@@ -110,6 +111,20 @@ static int lines_in(const char *file)
     return n;
 }
 
+static int has_text(const char *file, const char *text)
+{
+    int found = 0;
+    char *line = NULL;
+    size_t cap = 0;
+    FILE *f = fopen(file, "r");
+    while (f && !found && getline(&line, &cap, f) > 0)
+        found = strstr(line, text) != NULL;
+    if (f)
+        fclose(f);
+    free(line);
+    return found;
+}
+
 static void list_fds(void)
 {
     DIR *d = opendir("/proc/self/fd");
@@ -184,6 +199,10 @@ int main(int argc, char **argv)
             while (lines_in(argv[i + 2]) < atoi(argv[i + 1]))
                 nap(0.002);
             i += 2;
+        } else if (IS("wait-text", 2)) {
+            while (!has_text(argv[i + 2], argv[i + 1]))
+                nap(0.002);
+            i += 2;
         } else if (IS("child", 0) || IS("setsid-child", 0) || IS("daemon", 0)) {
             if (fork() == 0) {
                 signal(SIGTERM, SIG_IGN);
@@ -235,7 +254,7 @@ int main(int argc, char **argv)
         if (skip) { /* passes over the next command and its arguments */
             static const char *const one[] = {"print", "err",   "env",   "append", "ignore",
                                               "exit",  "raise", "sleep", "wait"};
-            static const char *const two[] = {"trap", "exit-on", "spew", "wait-lines"};
+            static const char *const two[] = {"trap", "exit-on", "spew", "wait-lines", "wait-text"};
             while (++i < argc && strncmp(argv[i], "if-", 3) == 0)
                 i++;
             int args = 0;

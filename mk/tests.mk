@@ -40,7 +40,7 @@ $(BUILD)/tests/worker: $(BUILD)/obj/tests/lib/worker.o
 # This one is a program like any other that uses libdlcoll.
 $(BUILD)/tests/coll_worker: $(call obj,$(patsubst %,tests/lib/coll_%.c,worker job ops)) $(BUILD)/libdlcoll.so
 $(BUILD)/tests/hang_worker: $(call obj,tests/lib/hang_worker.c) $(BUILD)/libdlcoll.so
-$(BUILD)/tests/nccl_worker: $(BUILD)/obj/tests/lib/nccl_worker.o
+$(BUILD)/tests/nccl_worker: $(call obj,tests/lib/nccl_worker.c collectives/bootstrap/job_segment.c core/err.c core/fd.c core/reserve.c)
 	$(say) LD $@
 	$(link) $^ -ldl
 $(BUILD)/tests/coll_worker $(BUILD)/tests/hang_worker:

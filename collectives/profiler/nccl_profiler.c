@@ -19,11 +19,11 @@
 #include <unistd.h>
 
 #include "collectives/bootstrap/job_segment.h"
+#include "collectives/profiler/nccl_events.h"
 #include "collectives/profiler/nccl_profiler_abi.h"
 #include "core/clock.h"
 #include "core/segment_op.h"
 
-#define EVENTS      8192 /* that may be under way; an older one is written over */
 #define ENV_NEXT    "DLAUNCH_NCCL_PROFILER"
 #define LEGACY_MASK 0xff
 
@@ -38,21 +38,13 @@ struct context {
     void *next_context;
 };
 
-struct event {
-    struct context *context;
-    uint64_t type;
-    struct event *op; /* the operation that it is part of, or itself; NULL: none */
-    void *next;       /* the user's handle; NULL: it was not told */
-    /* Fields of an operation. */
-    uint64_t number;      /* of its record; 0: it has none */
-    _Atomic int running;  /* parts of it that run */
-    _Atomic bool stopped; /* it is enqueued */
-};
-
 static struct segment_local *g_line; /* NULL: nothing is recorded */
 static void *g_next;                 /* the user's library */
-static struct event g_events[EVENTS];
-static _Atomic unsigned g_nevents;
+
+/* For what follows and for all events; the user's plug-in is called without it. */
+static pthread_mutex_t g_lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned g_running; /* operations whose kernels run */
+static bool g_counted;     /* the time since the first of these began counts as waiting */
 
 /* ----------------------------------------------------------------------------------- at the start
  */
@@ -331,17 +323,28 @@ static void begin_op(struct event *e, const struct described *d)
     e->number = number;
 }
 
+/* It is the rank that waits, however many of its operations run. */
+static void count_running(bool begun)
+{
+    int64_t now = (int64_t)mono_ns();
+    if (begun ? g_running++ > 0 : --g_running > 0)
+        return;
+    if (begun)
+        g_counted = atomic_load_explicit(&g_line->watched, memory_order_relaxed);
+    if (g_counted)
+        atomic_fetch_add_explicit(&g_line->waited_ns, begun ? -now : now, memory_order_relaxed);
+}
+
 /* begun: it runs now; else it has ended. */
 static void note_op(const struct event *e, bool begun)
 {
-    uint64_t now = mono_ns();
     bool kernels = e->context->version >= 3;
-    if (kernels && atomic_load_explicit(&g_line->watched, memory_order_relaxed))
-        atomic_fetch_add_explicit(&g_line->waited_ns, begun ? -(int64_t)now : (int64_t)now,
-                                  memory_order_relaxed);
+    if (kernels)
+        count_running(begun);
     if (!e->number || !segment_op_take(record_of(e->number), e->number))
         return;
     struct segment_op *op = record_of(e->number);
+    uint64_t now = mono_ns();
     if (begun && kernels) {
         op->device = SEGMENT_OP_BEGUN;
         op->start_ns = now;
@@ -350,25 +353,16 @@ static void note_op(const struct event *e, bool begun)
     segment_op_give_back(op, e->number);
 }
 
-/* --------------------------------------------------------------------------------------- events */
-
-static struct event *take_event(struct context *c, uint64_t type)
-{
-    unsigned i = atomic_fetch_add_explicit(&g_nevents, 1, memory_order_relaxed) % EVENTS;
-    struct event *e = &g_events[i];
-    e->context = c;
-    e->type = type;
-    e->op = NULL;
-    e->next = NULL;
-    e->number = 0;
-    atomic_store_explicit(&e->running, 0, memory_order_relaxed);
-    atomic_store_explicit(&e->stopped, false, memory_order_relaxed);
-    return e;
-}
+/* --------------------------------------------------------------------------------------- events
+ */
 
 static void *next_handle(void *handle)
 {
-    return handle ? ((struct event *)handle)->next : NULL;
+    pthread_mutex_lock(&g_lock);
+    const struct event *e = event_find(handle);
+    void *next = e ? e->next : NULL;
+    pthread_mutex_unlock(&g_lock);
+    return next;
 }
 
 /* The user's plug-in sees the event with its own handles as parents. */
@@ -392,9 +386,59 @@ static void tell_next(struct context *c, struct event *e, struct nccl_event *d, 
         *group = its_group;
 }
 
+static bool is_op(const struct event *e)
+{
+    return e->type == NCCL_EVENT_COLL || e->type == NCCL_EVENT_P2P;
+}
+
 static bool is_part(const struct event *e)
 {
     return e->type == (e->context->version >= 3 ? NCCL_EVENT_KERNEL_CH : NCCL_EVENT_PROXY_OP);
+}
+
+/* An operation is recorded, or one of its parts begins, and so it does with the first one. */
+static void begin_own(struct event *e, const struct nccl_event *d)
+{
+    struct context *c = e->context;
+    struct event *op = is_part(e) ? event_find(d->parent) : NULL;
+    if (is_op(e)) {
+        struct described what =
+            e->type == NCCL_EVENT_COLL ? describe_coll(c, d) : describe_p2p(c, d);
+        e->own = true;
+        begin_op(e, &what);
+    } else if (op && op->own) {
+        event_resume(op);
+        op->begun = true;
+        e->op = op;
+        if (op->running++ == 0)
+            note_op(op, true);
+    }
+}
+
+/* Nothing of the operation is under way. */
+static void rest_op(struct event *op)
+{
+    bool kernels = op->context->version >= 3;
+    event_keep(op, op->own && kernels && !op->begun);
+}
+
+static void end_event(struct event *e)
+{
+    struct event *op = e->op;
+    bool kernels = e->context->version >= 3;
+    e->stopped = true;
+    if (!is_op(e)) {
+        event_keep(e, false);
+    } else if (e->running == 0) {
+        if (e->own && !kernels)
+            note_op(e, false);
+        rest_op(e);
+    }
+    if (op && --op->running == 0 && (kernels || op->stopped)) {
+        note_op(op, false);
+        if (op->stopped)
+            rest_op(op);
+    }
 }
 
 static int profiler_start(void *context, void **handle, struct nccl_event *d)
@@ -407,49 +451,43 @@ static int profiler_start(void *context, void **handle, struct nccl_event *d)
     *handle = NULL;
     if (!own && !told)
         return 0;
-    struct event *e = take_event(c, type);
-    bool is_op = type == NCCL_EVENT_COLL || type == NCCL_EVENT_P2P;
-    if (is_op)
-        e->op = e;
-    else if (d->parent && !foreign)
-        e->op = ((struct event *)d->parent)->op;
-    if (told)
-        tell_next(c, e, d, foreign);
-    if (own && is_op) {
-        struct described what = type == NCCL_EVENT_COLL ? describe_coll(c, d) : describe_p2p(c, d);
-        begin_op(e, &what);
-    } else if (own && is_part(e) && e->op) {
-        if (atomic_fetch_add(&e->op->running, 1) == 0)
-            note_op(e->op, true);
+    pthread_mutex_lock(&g_lock);
+    struct event *e = event_new();
+    if (e) {
+        e->context = c;
+        e->type = type;
+        *handle = event_handle(e);
+        if (own && !foreign)
+            begin_own(e, d);
     }
-    *handle = e;
+    pthread_mutex_unlock(&g_lock);
+    if (e && told)
+        tell_next(c, e, d, foreign);
     return 0;
 }
 
 static int profiler_stop(void *handle)
 {
-    struct event *e = handle;
-    if (!e)
-        return 0;
-    if (e->next)
-        e->context->next->stop(e->next);
-    if (!records() || !e->op)
-        return 0;
-    if (e == e->op) {
-        atomic_store(&e->stopped, true);
-        if (e->context->version < 3 && atomic_load(&e->running) == 0)
-            note_op(e, false);
-    } else if (is_part(e) && atomic_fetch_sub(&e->op->running, 1) == 1 &&
-               (e->context->version >= 3 || atomic_load(&e->op->stopped))) {
-        note_op(e->op, false);
-    }
+    pthread_mutex_lock(&g_lock);
+    struct event *e = event_find(handle);
+    struct context *c = e && !e->stopped ? e->context : NULL;
+    void *next = c ? e->next : NULL;
+    if (c)
+        end_event(e);
+    pthread_mutex_unlock(&g_lock);
+    if (next)
+        c->next->stop(next);
     return 0;
 }
 
 static int profiler_record(void *handle, int state, void *args)
 {
-    struct event *e = handle;
-    return e && e->next ? e->context->next->record(e->next, state, args) : 0;
+    pthread_mutex_lock(&g_lock);
+    const struct event *e = event_find(handle);
+    const struct context *c = e ? e->context : NULL;
+    void *next = e ? e->next : NULL;
+    pthread_mutex_unlock(&g_lock);
+    return next ? c->next->record(next, state, args) : 0;
 }
 
 static int profiler_finalize(void *context)

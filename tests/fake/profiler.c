@@ -1,7 +1,8 @@
 /* A user's profiler plug-in for NCCL, of versions 2 and 4. At the end it writes into the folder
  * FAKE_PROFILER what it has seen: operations, kernels or network operations, events that were not
- * stopped, and parents that are none of its own events. */
+ * stopped, and strange ones: stopped twice, or with parents that are none of its own events. */
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 
 struct seen {
     int magic;
+    _Atomic bool stopped; /* it may still be a parent */
 };
 
 static _Atomic int g_ops, g_parts, g_open, g_strange, g_states;
@@ -47,15 +49,17 @@ static int start(void *context, void **handle, struct nccl_event *d)
 
 static int stop(void *handle)
 {
-    g_strange += ((struct seen *)handle)->magic != MAGIC;
+    struct seen *s = handle;
+    g_strange += s->magic != MAGIC || atomic_exchange(&s->stopped, true);
     g_open--;
     return 0;
 }
 
 static int record(void *handle, int state, void *args)
 {
+    struct seen *s = handle;
     (void)state, (void)args;
-    g_strange += ((struct seen *)handle)->magic != MAGIC;
+    g_strange += s->magic != MAGIC || s->stopped;
     g_states++;
     return 0;
 }

@@ -64,6 +64,26 @@ START_TEST(the_users_own_plug_in)
 }
 END_TEST
 
+/* An operation runs while another communicator carries out thousands: it is none of these, whatever
+ * the plug-in keeps of it, and the rank waits once however many run. */
+START_TEST(a_long_operation_beside_many)
+{
+    struct proc p;
+    int version = _i;
+    double waited, all;
+    env[1] = test_text("NCCL_PROFILER_PLUGIN=%s", build_path("tests/fake/profiler.so"));
+    dlaunch_start(&p, env, "--nproc_per_node 1 --slow_ranks 5 %s %d beside 0 %%T",
+                  build_path("tests/nccl_worker"), version);
+    expect_status(&p, 0, 60);
+    const char *line = strstr(p.out, "waited ");
+    ck_assert_msg(line && sscanf(line, "waited %lf of %lf s", &waited, &all) == 2, "%s", p.out);
+    ck_assert_msg(waited > 0 && waited <= all - 0.1, "waited %f of %f s", waited, all);
+    ck_assert_str_eq(text_of_file(tmppath("profile0")),
+                     "3002 operations, 72002 parts, 0 states, 0 open, 0 strange\n");
+    proc_fini(&p);
+}
+END_TEST
+
 START_TEST(only_when_it_is_wanted)
 {
     static const char *const options[] = {"", "--hang_after 60", "--slow_ranks 3"};
@@ -94,6 +114,7 @@ static Suite *suite(void)
     tcase_add_loop_test(t, a_hang_is_located, 1, 7);
     tcase_add_test(t, a_slow_rank_is_named);
     tcase_add_loop_test(t, the_users_own_plug_in, 0, (int)ARRAY_LEN(chains));
+    tcase_add_loop_test(t, a_long_operation_beside_many, 4, 7);
     tcase_add_test(t, only_when_it_is_wanted);
     suite_add_tcase(s, t);
     return s;

@@ -6,7 +6,9 @@
  * Steps of 10 ms with an all-reduce each; ranks meet in the file DIR/meeting. KIND:
  *     hang    after 60 steps rank RANK sleeps for ever
  *     slow    rank RANK works half as long again in each step, until DIR/end exists
- *     end     60 steps */
+ *     end     60 steps
+ *     beside  one operation, whose kernel waits while another communicator carries out 3,000 of 24
+ *             channels; prints how long the rank has waited, and how long all of it has taken */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -18,13 +20,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "collectives/bootstrap/job_segment.h"
 #include "collectives/profiler/nccl_profiler_abi.h"
+#include "core/clock.h"
 
-enum { STEPS = 60, STEP_MS = 10, COMM = 0xabcdef };
+enum { BESIDE = 3000, CHANNELS = 24, STEPS = 60, STEP_MS = 10, COMM = 0xabcdef };
 
 static int g_version, g_rank, g_size, g_mask;
 static const struct nccl_profiler *g_plugin;
-static void *g_context;
+static void *g_context, *g_other; /* of two communicators */
 static _Atomic long *g_met;
 static long g_meetings;
 
@@ -47,29 +51,31 @@ static void die(const char *what)
     exit(3);
 }
 
+static int init_context(void **context)
+{
+    if (g_version < 4)
+        return g_plugin->init.v1(context, &g_mask);
+    if (g_version == 4)
+        return g_plugin->init.v4(context, &g_mask, "data", COMM, 1, g_size, g_rank, NULL);
+    return g_plugin->init.v5(context, COMM, &g_mask, "data", 1, g_size, g_rank, NULL);
+}
+
 static void load(void)
 {
     char name[32];
     const char *path = getenv("NCCL_PROFILER_PLUGIN");
     void *lib = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
-    int code = 0;
     if (!lib)
         die("no plug-in");
     snprintf(name, sizeof(name), "ncclProfiler_v%d", g_version);
     g_plugin = dlsym(lib, name);
     if (!g_plugin)
         die("the plug-in lacks the version");
-    if (g_version < 4)
-        code = g_plugin->init.v1(&g_context, &g_mask);
-    else if (g_version == 4)
-        code = g_plugin->init.v4(&g_context, &g_mask, "data", COMM, 1, g_size, g_rank, NULL);
-    else
-        code = g_plugin->init.v5(&g_context, COMM, &g_mask, "data", 1, g_size, g_rank, NULL);
-    if (code != 0)
+    if (init_context(&g_context) != 0 || init_context(&g_other) != 0)
         die("init failed");
 }
 
-static void *begin(uint64_t type, void *parent, struct nccl_event *d)
+static void *begin_in(void *context, uint64_t type, void *parent, struct nccl_event *d)
 {
     void *handle = NULL;
     if (!(g_mask & (int)type))
@@ -82,8 +88,13 @@ static void *begin(uint64_t type, void *parent, struct nccl_event *d)
     } else {
         d->type = type;
     }
-    g_plugin->start(g_context, &handle, d);
+    g_plugin->start(context, &handle, d);
     return handle;
+}
+
+static void *begin(uint64_t type, void *parent, struct nccl_event *d)
+{
+    return begin_in(g_context, type, parent, d);
 }
 
 static void end(void *handle)
@@ -130,6 +141,54 @@ static void all_reduce(uint64_t seq)
     }
 }
 
+/* Versions from 4 on: an operation that is enqueued, and which gets its kernels later. */
+static void *enqueue(void *context, void *group, uint64_t seq)
+{
+    struct nccl_event d = {.coll_v4 = {.seq = seq,
+                                       .func = "AllReduce",
+                                       .count = 1024,
+                                       .dtype = "ncclFloat32",
+                                       .nchannels = CHANNELS,
+                                       .parent_group = g_version > 4 ? group : NULL}};
+    void *op = begin_in(context, NCCL_EVENT_COLL, g_version > 4 ? NULL : group, &d);
+    end(op);
+    return op;
+}
+
+static void *begin_kernel(void *context, void *op)
+{
+    return begin_in(context, NCCL_EVENT_KERNEL_CH, op, &(struct nccl_event){0});
+}
+
+/* One operation's kernel runs all the time; another is enqueued, and runs at the end. */
+static void two_communicators(void)
+{
+    struct job_segment segment;
+    struct err e = ERR_INIT;
+    if (job_segment_init(&segment, atoi(getenv(SEGMENT_ENV_FD)), &e) < 0)
+        die(e.msg);
+    struct segment_local *line = job_segment_local(&segment, g_rank);
+    while (!atomic_load(&line->watched))
+        nap_us(1000);
+    uint64_t start_ns = mono_ns();
+    void *group = begin(NCCL_EVENT_GROUP, NULL, &(struct nccl_event){0});
+    void *op = enqueue(g_context, group, 0), *last = enqueue(g_context, group, 1);
+    void *kernel = begin_kernel(g_context, op), *channels[CHANNELS];
+    for (uint64_t i = 0; i < BESIDE; i++) {
+        void *other = enqueue(g_other, group, i);
+        for (int c = 0; c < CHANNELS; c++)
+            channels[c] = begin_kernel(g_other, other);
+        for (int c = 0; c < CHANNELS; c++)
+            end(channels[c]);
+    }
+    end(kernel);
+    nap_us(100 * 1000);
+    end(begin_kernel(g_context, last));
+    end(group);
+    printf("waited %.6f of %.6f s\n", (double)atomic_load(&line->waited_ns) / 1e9,
+           (double)(mono_ns() - start_ns) / 1e9);
+}
+
 int main(int argc, char **argv)
 {
     char path[512];
@@ -146,6 +205,11 @@ int main(int argc, char **argv)
     if (g_met == MAP_FAILED)
         die("no meeting");
     load();
+    if (strcmp(argv[2], "beside") == 0) {
+        two_communicators();
+        g_plugin->finalize(g_context);
+        return 0;
+    }
     bool mine = g_rank == atoi(argv[3]);
     snprintf(path, sizeof(path), "%s/end", argv[4]);
     uint64_t seq = 0;

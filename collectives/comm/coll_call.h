@@ -52,6 +52,33 @@ struct coll_theirs {
     struct coll_done last; /* then: the one before it, if known */
 };
 
+/* What a provider says about a failure, beside the code that its `run` returns:
+ *   -EPIPE      `culprit` has died, left or closed its connection
+ *   -EBADMSG    `culprit` is in another operation, or has called another one before: `theirs`
+ *   -ETIMEDOUT  the deadline passed while waiting for `culprit`
+ *   -ECANCELED  told to stop (comm_is_stopped())
+ *   -EREMOTEIO  a device library failed on this rank; with a text
+ *   -EBADE      the program's own reduction failed on this rank; with its text
+ *   -ENOMEM     before anything was sent: the communicator stays in use
+ *   another     with a text
+ *
+ * Whoever has an operation carried out has the struct on its stack, and initializes it with
+ * coll_failure_init(). */
+struct coll_failure {
+    int culprit; /* a rank of the communicator, or -1 */
+    struct coll_theirs theirs;
+    struct err err;
+};
+
+/* `theirs` is written together with the code -EBADMSG. Most of the struct is room for a text: it is
+ * not cleared, because operations on a few bytes would notice. */
+static inline void coll_failure_init(struct coll_failure *f)
+{
+    f->culprit = -1;
+    f->err.code = 0;
+    f->err.msg[0] = '\0';
+}
+
 struct coll_call {
     struct op_signature sig; /* what the ranks compare: the same on all of them */
     uint64_t seq;            /* of the communicator's operations, from 1: the same on all ranks */
@@ -105,25 +132,11 @@ struct coll_call {
      * failure. */
     bool may_repeat;
 
-    /* After a failure, which `run` returns as
-     *   -EPIPE      `culprit` has died, left or closed its connection
-     *   -EBADMSG    `culprit` is in another operation, or has called another one before: `theirs`
-     *   -ETIMEDOUT  the deadline passed while waiting for `culprit`
-     *   -ECANCELED  told to stop (comm_is_stopped())
-     *   -EREMOTEIO  a device library failed on this rank; with a text
-     *   -EBADE      the program's own reduction failed on this rank; with its text
-     *   -ENOMEM     before anything was sent: the communicator stays in use
-     *   another     with a text
-     * culprit is a rank of the communicator, or -1. */
-    int culprit;
+    struct coll_failure *failure; /* of who carries it out; parts and copies have the same */
 
     /* The algorithm that the provider chose, for the flight recorder and DLCOLL_DEBUG; a fixed
      * text. */
     const char *algo;
-
-    /* From here on not cleared with the rest. */
-    struct coll_theirs theirs; /* after -EBADMSG */
-    struct err err;
 };
 
 /* Bytes of one rank's data: what algorithms are chosen by. */

@@ -185,26 +185,23 @@ static void timed_out(const dlcoll_comm *c, struct notice *cause, int peer)
              world_name(c->world, peer, name), doing);
 }
 
-/* Looks for the calls in which the two ranks differed before `call`: what the flight recorders have
- * of both, where the peer is on this node; else what either called last. */
-static bool find_earlier(const dlcoll_comm *c, int peer, const struct coll_call *call,
-                         struct coll_call *out)
+/* Looks for the calls in which the two ranks differed before call number `seq`: what the flight
+ * recorders have of both, where the peer is on this node; else what either called last. */
+static bool find_earlier(const dlcoll_comm *c, int peer, uint64_t seq, struct coll_done *own,
+                         struct coll_theirs *theirs)
 {
     const struct segment_local *line = job_segment_local(&c->world->segment, peer);
-    uint64_t seq = call->seq;
+    struct coll_done last = theirs->last;
     for (int k = 0; line && k < SEGMENT_OPS && --seq > 0; k++) {
-        out->seq = out->theirs.seq = seq;
-        if (recorder_find(line, c->id, &out->theirs.seq, &out->theirs.sig) &&
-            recorder_find(c->job->recorder.line, c->id, &out->seq, &out->sig) &&
-            (out->theirs.seq != out->seq || !sig_same(&out->theirs.sig, &out->sig)))
+        own->seq = theirs->seq = seq;
+        if (recorder_find(line, c->id, &theirs->seq, &theirs->sig) &&
+            recorder_find(c->job->recorder.line, c->id, &own->seq, &own->sig) &&
+            (theirs->seq != own->seq || !sig_same(&theirs->sig, &own->sig)))
             return true;
     }
-    const struct coll_done *theirs = &call->theirs.last;
-    out->seq = c->last.seq;
-    out->sig = c->last.sig;
-    out->theirs = (struct coll_theirs){.seq = theirs->seq, .sig = theirs->sig};
-    return theirs->seq && c->last.seq &&
-           (theirs->seq != c->last.seq || !sig_equal(&theirs->sig, &c->last.sig));
+    *own = c->last;
+    *theirs = (struct coll_theirs){.seq = last.seq, .sig = last.sig};
+    return last.seq && own->seq && (last.seq != own->seq || !sig_equal(&last.sig, &own->sig));
 }
 
 /* Says what was called by `who` and by `others`: the operation's number once, if it is that of
@@ -228,20 +225,23 @@ static void two_calls(struct notice *cause, const char *who, const struct op_sig
                  called, number, others, other, their_number);
 }
 
-static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
-                     const struct coll_call *call)
+/* The peer made the call `theirs` where this rank made `own`. */
+static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer, struct coll_done own,
+                     struct coll_theirs theirs)
 {
-    char ours[SIG_TEXT_MAX], theirs[SIG_TEXT_MAX], name[WORLD_NAME_MAX], self[24];
-    struct coll_call earlier;
-    bool differed_before = call->theirs.differed_before;
-    if (differed_before && find_earlier(c, peer, call, &earlier)) {
-        call = &earlier;
+    char text[SIG_TEXT_MAX], other[SIG_TEXT_MAX], name[WORLD_NAME_MAX], self[24];
+    struct coll_done before = own;
+    struct coll_theirs before_theirs = theirs;
+    bool differed_before = theirs.differed_before;
+    if (differed_before && find_earlier(c, peer, own.seq, &before, &before_theirs)) {
+        own = before;
+        theirs = before_theirs;
         differed_before = false;
     }
     cause->code = DLCOLL_EMISMATCH;
     set_rank(c, cause, peer);
     world_name(c->world, peer, name);
-    if (call->theirs.sig.settings != call->sig.settings)
+    if (theirs.sig.settings != own.sig.settings)
         snprintf(
             cause->text, sizeof(cause->text),
             "%s has different settings from rank %d: DLCOLL_ALGO, DLCOLL_TUNE_FILE, DLCOLL_SHM, "
@@ -252,22 +252,21 @@ static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
         snprintf(cause->text, sizeof(cause->text),
                  "%s and rank %d called different operations before %s, which is #%" PRIu32
                  " of both",
-                 name, c->world->rank, sig_describe(&call->sig, ours), (uint32_t)call->seq);
-    else if ((uint32_t)call->theirs.seq == (uint32_t)call->seq &&
-             sig_alike(&call->theirs.sig, &call->sig))
+                 name, c->world->rank, sig_describe(&own.sig, text), (uint32_t)own.seq);
+    else if ((uint32_t)theirs.seq == (uint32_t)own.seq && sig_alike(&theirs.sig, &own.sig))
         snprintf(cause->text, sizeof(cause->text),
                  "%s sends other messages than rank %d expects for the same %s: do the counts of "
                  "their parts differ?",
-                 name, c->world->rank, sig_describe(&call->sig, ours));
-    else if (call->theirs.sig.kind == CALL_SEND) /* two ranks number their messages themselves */
+                 name, c->world->rank, sig_describe(&own.sig, text));
+    else if (theirs.sig.kind == CALL_SEND) /* two ranks number their messages themselves */
         snprintf(cause->text, sizeof(cause->text),
                  "%s called %s (message %" PRIu32
                  " from there), rank %d called %s as its #%" PRIu32,
-                 name, sig_describe(&call->theirs.sig, theirs), (uint32_t)call->theirs.seq,
-                 c->world->rank, sig_describe(&call->sig, ours), (uint32_t)call->seq);
+                 name, sig_describe(&theirs.sig, other), (uint32_t)theirs.seq, c->world->rank,
+                 sig_describe(&own.sig, text), (uint32_t)own.seq);
     else {
         snprintf(self, sizeof(self), "rank %d", c->world->rank);
-        two_calls(cause, name, &call->theirs.sig, call->theirs.seq, self, &call->sig, call->seq);
+        two_calls(cause, name, &theirs.sig, theirs.seq, self, &own.sig, own.seq);
     }
 }
 
@@ -394,12 +393,12 @@ bool comm_asked(struct acceptor_subscriber *subscriber, int from, struct ask *as
             ask->seq = 0;
         return true;
     }
-    struct coll_call call = {.seq = ask->seq, .theirs = {.sig = ask->sig, .seq = ask->seq}};
+    struct coll_done own = {.seq = ask->seq};
     struct notice cause = {.rank = -1, .exit_code = -1};
-    if (!recorder_find(c->job->recorder.line, c->id, &call.seq, &call.sig) ||
-        (call.seq == ask->seq && sig_same(&call.sig, &ask->sig)))
+    if (!recorder_find(c->job->recorder.line, c->id, &own.seq, &own.sig) ||
+        (own.seq == ask->seq && sig_same(&own.sig, &ask->sig)))
         return false;
-    mismatch(c, &cause, from, &call);
+    mismatch(c, &cause, from, own, (struct coll_theirs){.sig = ask->sig, .seq = ask->seq});
     comm_stop_set(&c->own_stop, c->world->rank, &cause);
     return false;
 }
@@ -407,18 +406,19 @@ bool comm_asked(struct acceptor_subscriber *subscriber, int from, struct ask *as
 static void own_view(const dlcoll_comm *c, int status, const struct coll_call *call,
                      struct notice *cause)
 {
+    const struct coll_failure *f = call->failure;
     char name[WORLD_NAME_MAX], text[240];
-    int peer = call->culprit >= 0 && call->culprit < c->size ? c->world_ranks[call->culprit] : -1;
+    int peer = f->culprit >= 0 && f->culprit < c->size ? c->world_ranks[f->culprit] : -1;
     *cause = (struct notice){.rank = -1, .exit_code = -1};
     switch (status) {
     case -EPIPE:
-        peer_closed(c, cause, peer, call->err.msg);
+        peer_closed(c, cause, peer, f->err.msg);
         break;
     case -ETIMEDOUT:
         timed_out(c, cause, peer);
         break;
     case -EBADMSG:
-        mismatch(c, cause, peer, call);
+        mismatch(c, cause, peer, (struct coll_done){call->seq, call->sig}, f->theirs);
         break;
     case -ECANCELED:
         cause->code = DLCOLL_EABORTED;
@@ -429,12 +429,12 @@ static void own_view(const dlcoll_comm *c, int status, const struct coll_call *c
         cause->code = DLCOLL_EBACKEND;
         set_rank(c, cause, c->world->rank);
         snprintf(cause->text, sizeof(cause->text), "%.*s", (int)sizeof(cause->text) - 1,
-                 call->err.msg);
+                 f->err.msg);
         break;
     case -EBADE:
         cause->code = DLCOLL_EABORTED;
         set_rank(c, cause, c->world->rank);
-        take_text(text, sizeof(text), call->err.msg);
+        take_text(text, sizeof(text), f->err.msg);
         snprintf(cause->text, sizeof(cause->text), "the reduction of %s failed: %s",
                  world_name(c->world, c->world->rank, name), text);
         break;
@@ -447,7 +447,7 @@ static void own_view(const dlcoll_comm *c, int status, const struct coll_call *c
         cause->code = DLCOLL_ENET;
         set_rank(c, cause, peer);
         snprintf(cause->text, sizeof(cause->text), "%.*s", (int)sizeof(cause->text) - 1,
-                 call->err.msg);
+                 f->err.msg);
     }
 }
 
@@ -536,9 +536,10 @@ int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call)
     struct notice cause;
     int from = -1;
     int look_ms = 0;
-    assert(status < 0 && call->culprit < c->size);
-    bool exited = call->culprit >= 0 &&
-                  comm_has_exited(c, call->culprit); /* then the agent will report nothing more */
+    int culprit = call->failure->culprit;
+    assert(status < 0 && culprit < c->size);
+    bool exited =
+        culprit >= 0 && comm_has_exited(c, culprit); /* then the agent will report nothing more */
     if (status == -EPIPE)
         look_ms = c->world->segment.base && !exited ? LOOK_WITH_AGENT_MS : LOOK_ALONE_MS;
     else if (status == -ECANCELED)
@@ -558,7 +559,7 @@ int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call)
 
 int comm_fail_as(dlcoll_comm *c, const dlcoll_comm *group, enum call_kind kind)
 {
-    struct coll_call call = {.sig = {.kind = (uint8_t)kind}, .culprit = -1};
+    struct coll_call call = {.sig = {.kind = (uint8_t)kind}};
     struct notice cause;
     int from;
     if (!comm_stop_get(&group->own_stop, &from, &cause))

@@ -125,11 +125,6 @@ static int run_part(struct hier_task *t, struct coll_call *c, const struct coll_
 {
     int r = p->run(c);
     t->call->may_repeat = c->may_repeat;
-    if (r < 0) {
-        t->call->culprit = c->culprit;
-        t->call->theirs = c->theirs;
-        t->call->err = c->err;
-    }
     return r;
 }
 
@@ -273,7 +268,7 @@ static int hier_reduce(struct hier_task *t)
                         ? (uint8_t *)t->call->recv + at
                         : scratch(t, t->h->counts[topo->local] * t->call->elem + 1);
     if (!mine)
-        return err_set(&t->call->err, -ENOMEM, "no memory for the operation");
+        return err_set(&t->call->failure->err, -ENOMEM, "no memory for the operation");
     int r = node_sums(t, mine);
     if (r == 0)
         r = lane_slice(t, CALL_REDUCE, mine, mine, topo->node_of[root]);
@@ -350,7 +345,7 @@ static int hier_reduce_scatter(struct hier_task *t)
     uint8_t *sums = scratch(t, len * (size_t)topo->nnodes);
     int r = 0;
     if (!sums)
-        return err_set(&t->call->err, -ENOMEM, "no memory for the operation");
+        return err_set(&t->call->failure->err, -ENOMEM, "no memory for the operation");
     for (int k = 0; k < topo->nnodes && r == 0; k++) {
         const uint8_t *send =
             (const uint8_t *)t->call->send + len * (size_t)topo->nlocal * (size_t)k;
@@ -429,7 +424,7 @@ static int hier_scan(struct hier_task *t)
     size_t len = t->call->count * t->call->elem;
     const void *sum;
     if (!scratch(t, 2 * len))
-        return err_set(&t->call->err, -ENOMEM, "no memory for the operation");
+        return err_set(&t->call->failure->err, -ENOMEM, "no memory for the operation");
     int r = scan_node(t, &sum);
     t->part = 1; /* equal on every node */
     struct coll_call c = new_part(t, CALL_EXSCAN);
@@ -579,7 +574,7 @@ static int hier_run(struct coll_call *c)
     struct hier_task t = {.call = c, .comm = c->comm, .h = hier_keep(c->comm)};
     bool large = is_large(c) && !call_scans(c->kind);
     if (!t.h)
-        return err_set(&c->err, -ENOMEM, "no memory for the operation");
+        return err_set(&c->failure->err, -ENOMEM, "no memory for the operation");
     t.lanes = large ? c->comm->topo.least_local : 1;
     c->algo = large ? "lanes" : "leaders";
     if (c->dtype && c->count == 0 && !c->send_parts.counts && !c->recv_parts.counts)

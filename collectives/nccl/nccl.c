@@ -55,15 +55,15 @@ static int nccl_error(struct nccl *n, int rc, struct coll_call *call)
     if (rc == NCCL_REMOTE_ERROR)
         atomic_store(&n->remote_error, true);
     const char *more = n->nccl ? n->api->GetLastError(n->nccl) : NULL;
-    return err_set(&call->err, -EREMOTEIO, "NCCL on rank %d (%s): %s%s%.300s", n->comm->world->rank,
-                   call_name(call->sig.kind), n->api->GetErrorString(rc), more && *more ? ": " : "",
-                   more ? more : "");
+    return err_set(&call->failure->err, -EREMOTEIO, "NCCL on rank %d (%s): %s%s%.300s",
+                   n->comm->world->rank, call_name(call->sig.kind), n->api->GetErrorString(rc),
+                   more && *more ? ": " : "", more ? more : "");
 }
 
 static int cuda_error(const struct nccl *n, int rc, struct coll_call *call)
 {
-    return err_set(&call->err, -EREMOTEIO, "CUDA on rank %d (%s): %s", n->comm->world->rank,
-                   call_name(call->sig.kind), cuda_strerror(n->cuda, rc));
+    return err_set(&call->failure->err, -EREMOTEIO, "CUDA on rank %d (%s): %s",
+                   n->comm->world->rank, call_name(call->sig.kind), cuda_strerror(n->cuda, rc));
 }
 
 /* Detaches NCCL's communicator and ends it in a thread of its own. */
@@ -166,8 +166,8 @@ static bool await_news(const dlcoll_comm *c)
 
 int nccl_fail(struct nccl *n, int status, struct coll_call *call)
 {
-    if (status == -ETIMEDOUT && call->culprit < 0)
-        call->culprit = who_is_behind(n->comm, call->seq);
+    if (status == -ETIMEDOUT && call->failure->culprit < 0)
+        call->failure->culprit = who_is_behind(n->comm, call->seq);
     if (status == -EREMOTEIO && atomic_load(&n->remote_error) && await_news(n->comm))
         status = -ECANCELED;
     int code = comm_fail(n->comm, status, call);
@@ -200,7 +200,7 @@ static int be_patient(struct nccl *n, struct patience *p, uint64_t deadline_ns,
     if (now - p->looked > LOOK_NS) {
         int rc, error = NCCL_OK;
         p->looked = now;
-        if ((rc = comm_look(n->comm, &call->culprit)) < 0)
+        if ((rc = comm_look(n->comm, &call->failure->culprit)) < 0)
             return rc;
         pthread_mutex_lock(&n->lock);
         if (n->nccl)
@@ -243,7 +243,7 @@ int nccl_settle_helper(struct nccl *n, struct nccl_helper *h, nccl_comm_t *made,
     struct patience p = {0};
     int status = 0;
     if (!h)
-        return err_set(&call->err, -EREMOTEIO, "nccl: a thread cannot be started");
+        return err_set(&call->failure->err, -EREMOTEIO, "nccl: a thread cannot be started");
     while (status == 0 && !nccl_helper_is_done(h))
         status = be_patient(n, &p, deadline_ns, call);
     if (status == 0 && h->rc != NCCL_OK && h->rc != NCCL_IN_PROGRESS)
@@ -292,6 +292,8 @@ static void look_at_works(struct nccl *n)
 {
     struct dlcoll_work *done = NULL, **end = &done, *w;
     struct coll_call call;
+    struct coll_failure failure;
+    coll_failure_init(&failure);
     int status = 0;
     pthread_mutex_lock(&n->lock);
     while (status == 0 && n->nccl &&
@@ -314,7 +316,7 @@ static void look_at_works(struct nccl *n)
         if (n->times && w->record)
             record_start(n, w->start, w->record, &w->started);
         call = w->call;
-        call.culprit = -1;
+        call.failure = &failure;
         if (rc != CUDA_NOT_READY)
             status = cuda_error(n, rc, &call);
         else if (call.deadline_ns && mono_ns() >= call.deadline_ns)
@@ -387,10 +389,13 @@ static void *watch(void *arg)
     while (!atomic_load(&n->quit)) {
         uint32_t bell = atomic_load(&n->bell);
         struct coll_call call;
+        struct coll_failure failure;
+        coll_failure_init(&failure);
         int error = NCCL_OK;
         pthread_mutex_lock(&n->lock);
         bool busy = n->works != NULL, alive = n->nccl != NULL;
         call = n->last;
+        call.failure = &failure;
         if (alive && mono_ns() - asked > ERRORS_NS) {
             asked = mono_ns();
             n->api->CommGetAsyncError(n->nccl, &error);
@@ -398,7 +403,6 @@ static void *watch(void *arg)
         bool bad = error != NCCL_OK && error != NCCL_IN_PROGRESS;
         int status = bad ? nccl_error(n, error, &call) : 0;
         pthread_mutex_unlock(&n->lock);
-        call.culprit = -1;
         if (alive && (bad || comm_is_stopped(c) || atomic_load(&c->failed)))
             nccl_fail(n, bad ? status : -ECANCELED, &call);
         else if (busy)
@@ -721,10 +725,13 @@ int nccl_perform(dlcoll_comm *c, struct coll_call *call, dlcoll_work **work)
     if (why)
         return comm_error(c, DLCOLL_ENOSUP, "%s on device memory: %s", call_name(call->sig.kind),
                           why);
+    struct coll_failure failure;
+    coll_failure_init(&failure);
+    call->failure = &failure;
     call->seq = ++c->seq;
-    call->culprit = -1;
     call->algo = "nccl";
     code = perform_there(n, &(struct enqueued){.call = call}, call, call->stream, work);
+    call->failure = NULL;
     if (code == DLCOLL_ENOMEM && !atomic_load(&c->failed))
         c->seq = call->seq - 1; /* as if it had not been called */
     return code;
@@ -751,7 +758,8 @@ int nccl_batch(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, size
             return comm_error(c, DLCOLL_ENOSUP, "%s on device memory: NCCL has no tags",
                               call_name(kind));
     }
-    struct coll_call call = nccl_internal_call(c, kind, NULL, 0, deadline_ns);
+    struct coll_failure failure;
+    struct coll_call call = nccl_internal_call(c, kind, NULL, 0, deadline_ns, &failure);
     call.seq = c->seq;
     call.sig.dtype = (uint8_t)list[0].dtype;
     call.sig.root = list[0].peer;
@@ -807,8 +815,9 @@ int nccl_finalize(dlcoll_comm *c)
     struct nccl *n = c->nccl;
     if (!n)
         return 0;
+    struct coll_failure failure;
     struct coll_call call =
-        nccl_internal_call(c, CALL_FINALIZE, NULL, 0, comm_deadline(c->timeout_ms));
+        nccl_internal_call(c, CALL_FINALIZE, NULL, 0, comm_deadline(c->timeout_ms), &failure);
     call.seq = c->seq;
     struct nccl_place place = nccl_enter(n);
     int status = await_works(n, &call);

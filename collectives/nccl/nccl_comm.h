@@ -50,7 +50,7 @@ struct nccl {
     uint64_t issued, marker_from;
     _Atomic uint64_t completed; /* all operations up to this number are complete */
     struct nccl_clock clock;
-    struct coll_call last;     /* for the text of a failure outside of any call */
+    struct coll_call last;     /* for the text of a failure outside of any call; no `failure` */
     _Atomic bool remote_error; /* NCCL has seen a peer's connection end */
 
     pthread_t thread;
@@ -89,9 +89,9 @@ struct nccl *nccl_get(dlcoll_comm *c, const struct nccl_wish *wish, uint64_t dea
                       int *code);
 /* Frees everything but NCCL's communicator and the watcher, which the caller has ended. */
 void nccl_free_parts(struct nccl *n);
-/* Makes a call of the library's own, on `len` bytes of `data`, if any. */
+/* Makes a call of the library's own, on `len` bytes of `data`, if any. `failure` is initialized. */
 struct coll_call nccl_internal_call(dlcoll_comm *c, enum call_kind kind, void *data, size_t len,
-                                    uint64_t deadline_ns);
+                                    uint64_t deadline_ns, struct coll_failure *failure);
 
 /* --------------------------------------------------------------------------------- nccl_clock.c */
 

@@ -14,8 +14,9 @@
 enum { RANKS_PER_ROOT = 256 }; /* beyond, several unique ids are used where NCCL can */
 
 struct coll_call nccl_internal_call(dlcoll_comm *c, enum call_kind kind, void *data, size_t len,
-                                    uint64_t deadline_ns)
+                                    uint64_t deadline_ns, struct coll_failure *failure)
 {
+    coll_failure_init(failure);
     return (struct coll_call){.sig = {.kind = (uint8_t)kind,
                                       .dtype = DLCOLL_U8,
                                       .settings = c->job->conf.settings,
@@ -30,7 +31,7 @@ struct coll_call nccl_internal_call(dlcoll_comm *c, enum call_kind kind, void *d
                               .dtype = dtype_get(DLCOLL_U8),
                               .elem = 1,
                               .deadline_ns = deadline_ns,
-                              .culprit = -1};
+                              .failure = failure};
 }
 
 /* ------------------------------------------------------------------------------------------ ids */
@@ -126,7 +127,9 @@ static struct peer *share_peers(struct nccl *n, int roots, uint64_t deadline_ns,
     if (!n->cuda->DeviceGetPCIBusId ||
         n->cuda->DeviceGetPCIBusId(own->bus, sizeof(own->bus), n->device) != CUDA_OK)
         own->bus[0] = '\0';
-    struct coll_call call = nccl_internal_call(c, CALL_ALL_GATHER, all, sizeof(*all), deadline_ns);
+    struct coll_failure failure;
+    struct coll_call call =
+        nccl_internal_call(c, CALL_ALL_GATHER, all, sizeof(*all), deadline_ns, &failure);
     call.sig.kind = CALL_NCCL_INIT; /* what a rank is told that is in another operation */
     *code = perform_call(c, &call, NULL);
     if (*code == 0)
@@ -145,8 +148,9 @@ static int share_id(dlcoll_comm *c, const struct nccl_api *api, struct nccl_id *
     int rc = c->rank == 0 ? api->GetUniqueId(id) : NCCL_OK;
     if (rc != NCCL_OK)
         *id = none;
-    struct coll_call call =
-        nccl_internal_call(c, CALL_BROADCAST, id, NCCL_ID_BYTES, comm_deadline(c->timeout_ms));
+    struct coll_failure failure;
+    struct coll_call call = nccl_internal_call(c, CALL_BROADCAST, id, NCCL_ID_BYTES,
+                                               comm_deadline(c->timeout_ms), &failure);
     call.sig.kind = CALL_NCCL_INIT;
     int code = perform_call(c, &call, NULL);
     if (code == 0 && memcmp(id, &none, sizeof(none)) == 0)
@@ -348,7 +352,7 @@ static struct nccl *adopt(struct nccl *n, int status, struct coll_call *call, in
     if (status == 0 && !n->blocking)
         status = nccl_settle(n, NCCL_IN_PROGRESS, call->deadline_ns, call);
     if (status == 0 && nccl_start_watching(n))
-        status = err_set(&call->err, -EREMOTEIO, "nccl: a thread cannot be started");
+        status = err_set(&call->failure->err, -EREMOTEIO, "nccl: a thread cannot be started");
     if (status == 0) {
         *code = 0;
         log_verbose("rank %d: NCCL on device %d, %s mode", n->comm->rank, n->device,
@@ -376,7 +380,7 @@ static int create(struct nccl *n, const struct peer *peers, int roots, struct co
                                .size = c->size,
                                .rank = c->rank};
     if (!what.ids)
-        return err_set(&call->err, -EREMOTEIO, "nccl: no memory");
+        return err_set(&call->failure->err, -EREMOTEIO, "nccl: no memory");
     for (int i = 0; i < roots; i++)
         what.ids[i] = peers[(int64_t)i * c->size / roots].id;
     if (n->blocking) {
@@ -414,13 +418,15 @@ struct nccl *nccl_get(dlcoll_comm *c, const struct nccl_wish *wish, uint64_t dea
                            "call dlcoll_device_init() before the capture");
         return NULL;
     }
-    struct coll_call call = nccl_internal_call(c, CALL_NCCL_INIT, NULL, 0, deadline_ns);
+    struct coll_failure failure;
+    struct coll_call call = nccl_internal_call(c, CALL_NCCL_INIT, NULL, 0, deadline_ns, &failure);
+    const struct err *e = &failure.err;
     call.seq = c->seq + 1;
-    struct nccl *n = new_parts(c, wish, &call.err);
+    struct nccl *n = new_parts(c, wish, &failure.err);
     if (!n) {
-        *code = call.err.code == -ENOTSUP  ? comm_error(c, DLCOLL_ENOSUP, "%s", call.err.msg)
-                : call.err.code == -ENOMEM ? comm_error(c, DLCOLL_ENOMEM, "%s", call.err.msg)
-                                           : comm_fail(c, -EREMOTEIO, &call); /* others wait */
+        *code = e->code == -ENOTSUP  ? comm_error(c, DLCOLL_ENOSUP, "%s", e->msg)
+                : e->code == -ENOMEM ? comm_error(c, DLCOLL_ENOMEM, "%s", e->msg)
+                                     : comm_fail(c, -EREMOTEIO, &call); /* others wait */
         return NULL;
     }
     int roots = roots_of(n->api, c);
@@ -488,14 +494,15 @@ int nccl_split(dlcoll_comm *parent, dlcoll_comm *group, int color, int key)
     int code = 0;
     if (!p || !p->api->CommSplit) /* groups then make their own with the first operation */
         return 0;
-    struct coll_call call =
-        nccl_internal_call(parent, CALL_COMM_SPLIT, NULL, 0, comm_deadline(parent->timeout_ms));
+    struct coll_failure failure;
+    struct coll_call call = nccl_internal_call(parent, CALL_COMM_SPLIT, NULL, 0,
+                                               comm_deadline(parent->timeout_ms), &failure);
     call.seq = parent->seq;
     struct nccl_place place = nccl_enter(p);
     struct nccl_wish wish = {.opts = &p->opts};
     nccl_comm_t made = NULL;
     int status = 0;
-    if (group && !(n = new_parts(group, &wish, &call.err))) /* the others are in it already */
+    if (group && !(n = new_parts(group, &wish, &failure.err))) /* the others are in it already */
         status = -EREMOTEIO;
     else
         status = split(p, group != NULL, color, key, group ? group->name : NULL, &made, &call);
@@ -513,7 +520,8 @@ int nccl_split(dlcoll_comm *parent, dlcoll_comm *group, int color, int key)
     n->nccl = made;
     n->blocking = p->blocking;
     n->capability = p->capability;
-    struct coll_call init = nccl_internal_call(group, CALL_NCCL_INIT, NULL, 0, call.deadline_ns);
+    struct coll_call init =
+        nccl_internal_call(group, CALL_NCCL_INIT, NULL, 0, call.deadline_ns, &failure);
     init.seq = group->seq;
     return adopt(n, 0, &init, &code)
                ? 0

@@ -12,8 +12,9 @@ enum { NCCL_INTERNAL = 3 };
  * Returns the public code. */
 static int settle_memory(struct nccl *n, const char *what, int rc)
 {
-    struct coll_call call =
-        nccl_internal_call(n->comm, CALL_NCCL_INIT, NULL, 0, comm_deadline(n->comm->timeout_ms));
+    struct coll_failure failure;
+    struct coll_call call = nccl_internal_call(n->comm, CALL_NCCL_INIT, NULL, 0,
+                                               comm_deadline(n->comm->timeout_ms), &failure);
     call.seq = n->comm->seq;
     if (rc != NCCL_OK && rc != NCCL_IN_PROGRESS)
         return comm_error(n->comm, DLCOLL_EBACKEND, "%s: NCCL: %s", what,

@@ -141,9 +141,9 @@ static const void *scaled(struct net *n, const struct coll_call *c)
 
 static int fail(struct coll_call *c, const struct engine *en, int r)
 {
-    c->culprit = en->culprit;
+    c->failure->culprit = en->culprit;
     if (r == -EBADMSG)
-        c->theirs =
+        c->failure->theirs =
             (struct coll_theirs){.sig = en->theirs.sig,
                                  .seq = en->theirs.seq,
                                  .differed_before = en->theirs.seq == c->seq &&
@@ -177,14 +177,14 @@ static int net_run(struct coll_call *c)
                                       .last_seq = c->comm->last.seq,
                                       .last = c->comm->last.sig},
                             .map = c->ranks.map};
-    int r = engine_start(&n->engine, &er, &c->err);
+    int r = engine_start(&n->engine, &er, &c->failure->err);
     if (r == 0 && c->reduce.has_pre && !(n->engine.run.in = scaled(n, c)))
-        r = err_set(&c->err, -ENOMEM, "no memory for the operation");
+        r = err_set(&c->failure->err, -ENOMEM, "no memory for the operation");
     if (r < 0)
         return r;
     c->may_repeat = false;
     n->seq = c->seq;
-    r = engine_wait(&n->engine, c->deadline_ns, &c->err);
+    r = engine_wait(&n->engine, c->deadline_ns, &c->failure->err);
     if (r < 0)
         return fail(c, &n->engine, r);
     bool gets = coll.kind == CALL_REDUCE   ? coll.rank == coll.root

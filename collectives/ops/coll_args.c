@@ -256,7 +256,8 @@ static int check_reduction(const struct coll_args *a, struct coll_call *call)
     char why[96];
     struct reduce_info *last = &a->comm->reduce;
     bool keeps = !call_scans(a->kind); /* those divide by another number of ranks */
-    if (keeps && last->dtype && last->dtype_value == a->dtype && last->code == a->op) {
+    bool known = keeps && last->dtype && last->dtype_value == a->dtype && last->code == a->op;
+    if (__builtin_expect(known, true)) {
         call->reduce = *last;
         call->sig.op = last->code;
         return 0;
@@ -381,37 +382,32 @@ int coll_args_check(const struct coll_args *a, struct coll_call *call)
         return code;
     if (a->root < 0 || a->root >= c->size)
         return args_refuse(a, DLCOLL_EINVAL, "root rank is out of range (0 to size-1)");
-    /* Not the whole: most of it is room for an error's text. */
-    memset(call, 0, offsetof(struct coll_call, theirs));
-    call->err.code = 0;
-    call->err.msg[0] = '\0';
-    call->sig.kind = (uint8_t)(a->called ? a->called : a->kind);
-    call->sig.settings = c->job->conf.settings;
-    call->sig.root = call_rooted(a->kind) ? a->root : 0;
-    call->kind = a->kind;
-    call->comm = c;
-    call->ranks.size = c->size;
-    call->ranks.me = c->rank;
-    call->root = a->root;
-    call->send = a->send;
-    call->recv = a->recv;
-    call->count = a->count;
-    call->send_parts = (struct coll_parts){a->send_counts, a->send_displs};
-    call->recv_parts = (struct coll_parts){a->recv_counts, a->recv_displs};
-    call->send_layout = opts.send_layout;
-    call->recv_layout = opts.recv_layout;
-    call->elem = 1;
-    call->op = a->op;
-    call->start_ns = coll_now();
-    call->deadline_ns = coll_deadline(c, &opts, call->start_ns);
-    call->stream = opts.stream;
-    call->culprit = -1;
-    call->device = opts.stream != NULL;
-    call->persistent = opts.flags & DLCOLL_PERSISTENT;
-    call->timeout_ms = opts.timeout_ms;
+    uint64_t now_ns = coll_now();
+    *call = (struct coll_call){
+        .sig = {.kind = (uint8_t)(a->called ? a->called : a->kind),
+                .settings = c->job->conf.settings,
+                .root = call_rooted(a->kind) ? a->root : 0},
+        .kind = a->kind == CALL_FINALIZE ? CALL_BARRIER : a->kind,
+        .comm = c,
+        .ranks = {.size = c->size, .me = c->rank},
+        .root = a->root,
+        .send = a->send,
+        .recv = a->recv,
+        .count = a->count,
+        .send_parts = {a->send_counts, a->send_displs},
+        .recv_parts = {a->recv_counts, a->recv_displs},
+        .send_layout = opts.send_layout,
+        .recv_layout = opts.recv_layout,
+        .elem = 1,
+        .op = a->op,
+        .start_ns = now_ns,
+        .deadline_ns = coll_deadline(c, &opts, now_ns),
+        .stream = opts.stream,
+        .device = opts.stream != NULL,
+        .persistent = opts.flags & DLCOLL_PERSISTENT,
+        .timeout_ms = opts.timeout_ms,
+    };
     if (call->persistent && !a->work)
         return args_refuse(a, DLCOLL_EINVAL, "a persistent operation needs a work handle");
-    if (a->kind == CALL_FINALIZE)
-        call->kind = CALL_BARRIER;
     return call_has_data(a->kind) ? check_data(a, call) : 0;
 }

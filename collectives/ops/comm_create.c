@@ -213,15 +213,16 @@ static int share_world(dlcoll_comm *c, uint64_t deadline_ns, struct err *e)
         return 0;
     if (s->base && c->world->instance == 1)
         return share_heap(c, s, e);
-    struct coll_call failed = {.culprit = -1};
-    int r = comm_share_memory(c, deadline_ns, &failed);
+    struct coll_failure failure;
+    coll_failure_init(&failure);
+    int r = comm_share_memory(c, deadline_ns, &failure);
     if (r == 0)
         return 0;
     if (r != -EBADMSG)
         return err_set(e, r, "sharing memory with this node's ranks: %s",
-                       failed.err.msg[0] ? failed.err.msg : strerror(-r));
-    failed.sig = (struct op_signature){.settings = c->job->conf.settings}; /* of no name */
-    comm_fail(c, r, &failed);
+                       failure.err.msg[0] ? failure.err.msg : strerror(-r));
+    comm_fail(c, r, /* a call without a name */
+              &(struct coll_call){.sig = {.settings = c->job->conf.settings}, .failure = &failure});
     return err_set(e, r, "%s", c->error.text);
 }
 

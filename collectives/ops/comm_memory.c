@@ -19,33 +19,33 @@ struct share {
 
 /* An operation of the library's own, before the program's first. */
 static int memory_perform(dlcoll_comm *c, enum call_kind kind, const void *send, void *recv,
-                          size_t count, int op, uint64_t deadline_ns, struct coll_call *call)
+                          size_t count, int op, uint64_t deadline_ns, struct coll_failure *failure)
 {
-    *call = (struct coll_call){.sig = {.kind = (uint8_t)kind,
-                                       .dtype = DLCOLL_U64,
-                                       .settings = c->job->conf.settings,
-                                       .count = count},
-                               .kind = kind,
-                               .part = kind == CALL_ALL_REDUCE, /* both have number 0 */
-                               .comm = c,
-                               .ranks = {.size = c->size, .me = c->rank},
-                               .send = send,
-                               .recv = recv,
-                               .count = count,
-                               .dtype = dtype_get(DLCOLL_U64),
-                               .elem = sizeof(uint64_t),
-                               .op = op,
-                               .deadline_ns = deadline_ns,
-                               .culprit = -1};
+    struct coll_call call = {.sig = {.kind = (uint8_t)kind,
+                                     .dtype = DLCOLL_U64,
+                                     .settings = c->job->conf.settings,
+                                     .count = count},
+                             .kind = kind,
+                             .part = kind == CALL_ALL_REDUCE, /* both have number 0 */
+                             .comm = c,
+                             .ranks = {.size = c->size, .me = c->rank},
+                             .send = send,
+                             .recv = recv,
+                             .count = count,
+                             .dtype = dtype_get(DLCOLL_U64),
+                             .elem = sizeof(uint64_t),
+                             .op = op,
+                             .deadline_ns = deadline_ns,
+                             .failure = failure};
     if (kind == CALL_ALL_REDUCE) {
-        reduce_find(DLCOLL_U64, op, &call->reduce);
-        call->reduce.ranks = c->size;
-        call->sig.op = call->reduce.code;
+        reduce_find(DLCOLL_U64, op, &call.reduce);
+        call.reduce.ranks = c->size;
+        call.sig.op = call.reduce.code;
     }
-    return net_provider.run(call);
+    return net_provider.run(&call);
 }
 
-int comm_share_memory(dlcoll_comm *c, uint64_t deadline_ns, struct coll_call *failed)
+int comm_share_memory(dlcoll_comm *c, uint64_t deadline_ns, struct coll_failure *failure)
 {
     enum { WORDS = sizeof(struct share) / sizeof(uint64_t) };
     struct err e = ERR_INIT;
@@ -54,17 +54,17 @@ int comm_share_memory(dlcoll_comm *c, uint64_t deadline_ns, struct coll_call *fa
         return 0;
     struct share *all = malloc((size_t)c->size * sizeof(*all));
     if (!all)
-        return err_set(&failed->err, -ENOMEM, "no memory");
+        return err_set(&failure->err, -ENOMEM, "no memory");
     bool maker = c->topo.local == 0;
     if (c->topo.nlocal > 1 && maker)
         own.works = shm_create(c, &own.offer, &e) == 0;
-    int r = memory_perform(c, CALL_ALL_GATHER, &own, all, WORDS, 0, deadline_ns, failed);
+    int r = memory_perform(c, CALL_ALL_GATHER, &own, all, WORDS, 0, deadline_ns, failure);
     const struct share *offer = &all[c->topo.local_ranks[0]];
     uint64_t works = r == 0 && offer->works;
     if (works && c->topo.nlocal > 1 && !maker)
         works = shm_attach(c, &offer->offer, &e) == 0;
     if (r == 0)
-        r = memory_perform(c, CALL_ALL_REDUCE, &works, &works, 1, DLCOLL_MIN, deadline_ns, failed);
+        r = memory_perform(c, CALL_ALL_REDUCE, &works, &works, 1, DLCOLL_MIN, deadline_ns, failure);
     c->shares_memory = r == 0 && works;
     if (c->shares_memory)
         shm_all_attached(c);

@@ -8,10 +8,10 @@
 
 #include "collectives/dlcoll.h"
 
-struct coll_call;
+struct coll_failure;
 
 /* Agrees with this node's other ranks on their memory, over the network; every rank of `comm` calls
  * it. 0 with or without shared memory; else a code of an operation (coll_call.h). */
-int comm_share_memory(dlcoll_comm *comm, uint64_t deadline_ns, struct coll_call *failed);
+int comm_share_memory(dlcoll_comm *comm, uint64_t deadline_ns, struct coll_failure *failure);
 
 #endif

@@ -79,7 +79,7 @@ static int exchange_with(struct coll_call *c, uint64_t *lens, size_t *counts)
     c->may_repeat = false; /* the others are on their way into the second step */
     dlcoll_bytes *out = malloc(size * sizeof(*out) + (size_t)total);
     if (!out)
-        return err_set(&c->err, -ENOMEM, "no memory for the operation");
+        return err_set(&c->failure->err, -ENOMEM, "no memory for the operation");
     r = exchange_data(c, x->data, out, counts, (size_t)total);
     if (r < 0) {
         free(out);
@@ -99,7 +99,7 @@ static int exchange_run(struct coll_call *c)
     uint64_t *lens = malloc(size * sizeof(*lens));
     size_t *counts = malloc(size * sizeof(*counts));
     int r = lens && counts ? exchange_with(c, lens, counts)
-                           : err_set(&c->err, -ENOMEM, "no memory for the operation");
+                           : err_set(&c->failure->err, -ENOMEM, "no memory for the operation");
     free(lens);
     free(counts);
     return r;
@@ -122,7 +122,6 @@ static int exchange(dlcoll_comm *c, const struct exchange *x, uint64_t deadline_
                              .task_arg = x,
                              .task_bytes = sizeof(*x),
                              .more = 1,
-                             .culprit = -1,
                              .deadline_ns = deadline_ns};
     return coll_perform(c, &call, work);
 }

@@ -59,7 +59,7 @@ int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
                const dlcoll_group_opts *o, enum call_kind kind, uint64_t *made, dlcoll_comm **out)
 {
     struct err e = ERR_INIT;
-    struct coll_call failed = {.culprit = -1};
+    struct coll_failure failure;
     dlcoll_comm *g = NULL;
     assert(me >= 0 && me < n && ranks[me] == parent->rank);
     for (int i = 0; i < n; i++) {
@@ -73,12 +73,14 @@ int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
     if (made)
         ++*made;
     g->maker = kind == CALL_COMM_SHRINK ? NULL : parent; /* that one has failed */
-    r = comm_share_memory(g, comm_deadline(o->timeout_ms), &failed);
+    coll_failure_init(&failure);
+    r = comm_share_memory(g, comm_deadline(o->timeout_ms), &failure);
     if (r < 0) {
         /* what the program has called */
-        failed.sig =
-            (struct op_signature){.kind = (uint8_t)kind, .settings = parent->job->conf.settings};
-        comm_fail(g, r, &failed);
+        comm_fail(g, r,
+                  &(struct coll_call){
+                      .sig = {.kind = (uint8_t)kind, .settings = parent->job->conf.settings},
+                      .failure = &failure});
         int code = hand_up(parent, g, kind);
         dlcoll_destroy(g);
         return code;
@@ -195,7 +197,8 @@ static int split_run(struct coll_call *c)
     const struct group_task *t = c->task_arg;
     dlcoll_comm *group = NULL;
     int32_t *all = malloc((size_t)c->comm->size * 2 * sizeof(*all));
-    int r = all ? ask_all(c, t, all) : err_set(&c->err, -ENOMEM, "no memory for the operation");
+    int r = all ? ask_all(c, t, all)
+                : err_set(&c->failure->err, -ENOMEM, "no memory for the operation");
     if (r == 0) { /* then all come to NCCL's part, too, whose group cannot be made or not */
         int code = t->color == DLCOLL_NO_COLOR ? 0 : join(c, all, &group);
         int its = nccl_split(c->comm, group, t->color, t->key);
@@ -232,7 +235,6 @@ static int split(dlcoll_comm *c, int color, int key, dlcoll_comm **group,
                              .task = split_run,
                              .task_arg = t,
                              .task_bytes = bytes,
-                             .culprit = -1,
                              .deadline_ns = comm_deadline(o->timeout_ms)};
     int code = group_perform(c, &call, true, work);
     free(t);
@@ -310,7 +312,7 @@ static int list_run(struct coll_call *c)
     if (t->me < 0)
         return 0;
     if (!copy)
-        return err_set(&c->err, -ENOMEM, "no memory for the operation");
+        return err_set(&c->failure->err, -ENOMEM, "no memory for the operation");
     memcpy(copy, t->ranks, (size_t)t->n * sizeof(*copy));
     c->settled = group_make(c->comm, t->id, copy, t->n, t->me, &o, t->kind, NULL, t->group);
     return 0;
@@ -361,8 +363,7 @@ static int make_listed(dlcoll_comm *c, enum call_kind kind, const int *ranks, in
                              .in_steps = true,
                              .task = list_run,
                              .task_arg = t,
-                             .task_bytes = bytes,
-                             .culprit = -1};
+                             .task_bytes = bytes};
     int code = work ? group_perform(c, &call, false, work) : make_now(c, t, o, made);
     if (work && code == 0 && made)
         ++*made;

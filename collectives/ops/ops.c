@@ -5,67 +5,35 @@
 #include "collectives/p2p/p2p.h"
 #include "collectives/nccl/nccl.h"
 
-static int invoke_reduction(enum call_kind kind, const void *send, void *recv, size_t count,
-                            dlcoll_dtype dtype, dlcoll_op op, dlcoll_comm *comm,
-                            const dlcoll_opts *opts, dlcoll_work **work)
-{
-    return coll_invoke(&(struct coll_args){.kind = kind,
-                                           .send = send,
-                                           .recv = recv,
-                                           .count = count,
-                                           .dtype = dtype,
-                                           .op = op,
-                                           .comm = comm,
-                                           .opts = opts,
-                                           .work = work});
-}
-
-static int invoke_rooted(enum call_kind kind, const void *send, void *recv, size_t count,
-                         dlcoll_dtype dtype, int root, dlcoll_comm *comm, const dlcoll_opts *opts,
-                         dlcoll_work **work)
-{
-    return coll_invoke(&(struct coll_args){.kind = kind,
-                                           .send = send,
-                                           .recv = recv,
-                                           .count = count,
-                                           .dtype = dtype,
-                                           .root = root,
-                                           .comm = comm,
-                                           .opts = opts,
-                                           .work = work});
-}
+/* One operation: the fields of struct coll_args beside those that every operation has. */
+#define INVOKE(...) \
+    coll_invoke(&(struct coll_args){.comm = comm, .opts = opts, .work = work, __VA_ARGS__})
+/* One with a buffer of `count` elements on each side. */
+#define INVOKE_EVEN(...) \
+    INVOKE(.send = send, .recv = recv, .count = count, .dtype = dtype, __VA_ARGS__)
 
 int dlcoll_broadcast(const void *send, void *recv, size_t count, dlcoll_dtype dtype, int root,
                      dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
-    return invoke_rooted(CALL_BROADCAST, send, recv, count, dtype, root, comm, opts, work);
+    return INVOKE_EVEN(.kind = CALL_BROADCAST, .root = root);
 }
 
 int dlcoll_reduce(const void *send, void *recv, size_t count, dlcoll_dtype dtype, dlcoll_op op,
                   int root, dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
-    return coll_invoke(&(struct coll_args){.kind = CALL_REDUCE,
-                                           .send = send,
-                                           .recv = recv,
-                                           .count = count,
-                                           .dtype = dtype,
-                                           .op = op,
-                                           .root = root,
-                                           .comm = comm,
-                                           .opts = opts,
-                                           .work = work});
+    return INVOKE_EVEN(.kind = CALL_REDUCE, .op = op, .root = root);
 }
 
 int dlcoll_all_reduce(const void *send, void *recv, size_t count, dlcoll_dtype dtype, dlcoll_op op,
                       dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
-    return invoke_reduction(CALL_ALL_REDUCE, send, recv, count, dtype, op, comm, opts, work);
+    return INVOKE_EVEN(.kind = CALL_ALL_REDUCE, .op = op);
 }
 
 int dlcoll_gather(const void *send, void *recv, size_t count, dlcoll_dtype dtype, int root,
                   dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
-    return invoke_rooted(CALL_GATHER, send, recv, count, dtype, root, comm, opts, work);
+    return INVOKE_EVEN(.kind = CALL_GATHER, .root = root);
 }
 
 int dlcoll_gather_v(const void *send, size_t send_count, void *recv, const size_t *recv_counts,
@@ -73,52 +41,30 @@ int dlcoll_gather_v(const void *send, size_t send_count, void *recv, const size_
                     const dlcoll_opts *opts, dlcoll_work **work)
 {
     bool is_root = comm && root == comm->rank;
-    return coll_invoke(&(struct coll_args){.kind = CALL_GATHER_V,
-                                           .send = send,
-                                           .recv = recv,
-                                           .count = send_count,
-                                           .recv_counts = is_root ? recv_counts : NULL,
-                                           .recv_displs = is_root ? recv_displs : NULL,
-                                           .dtype = dtype,
-                                           .root = root,
-                                           .comm = comm,
-                                           .opts = opts,
-                                           .work = work});
+    return INVOKE(.kind = CALL_GATHER_V, .send = send, .recv = recv, .count = send_count,
+                  .recv_counts = is_root ? recv_counts : NULL,
+                  .recv_displs = is_root ? recv_displs : NULL, .dtype = dtype, .root = root);
 }
 
 int dlcoll_all_gather(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
                       dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
-    return coll_invoke(&(struct coll_args){.kind = CALL_ALL_GATHER,
-                                           .send = send,
-                                           .recv = recv,
-                                           .count = count,
-                                           .dtype = dtype,
-                                           .comm = comm,
-                                           .opts = opts,
-                                           .work = work});
+    return INVOKE_EVEN(.kind = CALL_ALL_GATHER);
 }
 
 int dlcoll_all_gather_v(const void *send, void *recv, const size_t *counts, const size_t *displs,
                         dlcoll_dtype dtype, dlcoll_comm *comm, const dlcoll_opts *opts,
                         dlcoll_work **work)
 {
-    return coll_invoke(&(struct coll_args){.kind = CALL_ALL_GATHER_V,
-                                           .send = send,
-                                           .recv = recv,
-                                           .count = comm && counts ? counts[comm->rank] : 0,
-                                           .recv_counts = counts,
-                                           .recv_displs = displs,
-                                           .dtype = dtype,
-                                           .comm = comm,
-                                           .opts = opts,
-                                           .work = work});
+    return INVOKE(.kind = CALL_ALL_GATHER_V, .send = send, .recv = recv,
+                  .count = comm && counts ? counts[comm->rank] : 0, .recv_counts = counts,
+                  .recv_displs = displs, .dtype = dtype);
 }
 
 int dlcoll_scatter(const void *send, void *recv, size_t count, dlcoll_dtype dtype, int root,
                    dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
-    return invoke_rooted(CALL_SCATTER, send, recv, count, dtype, root, comm, opts, work);
+    return INVOKE_EVEN(.kind = CALL_SCATTER, .root = root);
 }
 
 int dlcoll_scatter_v(const void *send, const size_t *send_counts, const size_t *send_displs,
@@ -126,53 +72,31 @@ int dlcoll_scatter_v(const void *send, const size_t *send_counts, const size_t *
                      const dlcoll_opts *opts, dlcoll_work **work)
 {
     bool is_root = comm && root == comm->rank;
-    return coll_invoke(&(struct coll_args){.kind = CALL_SCATTER_V,
-                                           .send = send,
-                                           .recv = recv,
-                                           .count = recv_count,
-                                           .send_counts = is_root ? send_counts : NULL,
-                                           .send_displs = is_root ? send_displs : NULL,
-                                           .dtype = dtype,
-                                           .root = root,
-                                           .comm = comm,
-                                           .opts = opts,
-                                           .work = work});
+    return INVOKE(.kind = CALL_SCATTER_V, .send = send, .recv = recv, .count = recv_count,
+                  .send_counts = is_root ? send_counts : NULL,
+                  .send_displs = is_root ? send_displs : NULL, .dtype = dtype, .root = root);
 }
 
 int dlcoll_reduce_scatter(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
                           dlcoll_op op, dlcoll_comm *comm, const dlcoll_opts *opts,
                           dlcoll_work **work)
 {
-    return invoke_reduction(CALL_REDUCE_SCATTER, send, recv, count, dtype, op, comm, opts, work);
+    return INVOKE_EVEN(.kind = CALL_REDUCE_SCATTER, .op = op);
 }
 
 int dlcoll_reduce_scatter_v(const void *send, void *recv, const size_t *counts, dlcoll_dtype dtype,
                             dlcoll_op op, dlcoll_comm *comm, const dlcoll_opts *opts,
                             dlcoll_work **work)
 {
-    return coll_invoke(&(struct coll_args){.kind = CALL_REDUCE_SCATTER_V,
-                                           .send = send,
-                                           .recv = recv,
-                                           .count = comm && counts ? counts[comm->rank] : 0,
-                                           .send_counts = counts,
-                                           .dtype = dtype,
-                                           .op = op,
-                                           .comm = comm,
-                                           .opts = opts,
-                                           .work = work});
+    return INVOKE(.kind = CALL_REDUCE_SCATTER_V, .send = send, .recv = recv,
+                  .count = comm && counts ? counts[comm->rank] : 0, .send_counts = counts,
+                  .dtype = dtype, .op = op);
 }
 
 int dlcoll_all_to_all(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
                       dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
-    return coll_invoke(&(struct coll_args){.kind = CALL_ALL_TO_ALL,
-                                           .send = send,
-                                           .recv = recv,
-                                           .count = count,
-                                           .dtype = dtype,
-                                           .comm = comm,
-                                           .opts = opts,
-                                           .work = work});
+    return INVOKE_EVEN(.kind = CALL_ALL_TO_ALL);
 }
 
 int dlcoll_all_to_all_v(const void *send, const size_t *send_counts, const size_t *send_displs,
@@ -180,35 +104,26 @@ int dlcoll_all_to_all_v(const void *send, const size_t *send_counts, const size_
                         dlcoll_dtype dtype, dlcoll_comm *comm, const dlcoll_opts *opts,
                         dlcoll_work **work)
 {
-    return coll_invoke(&(struct coll_args){.kind = CALL_ALL_TO_ALL_V,
-                                           .send = send,
-                                           .recv = recv,
-                                           .send_counts = send_counts,
-                                           .send_displs = send_displs,
-                                           .recv_counts = recv_counts,
-                                           .recv_displs = recv_displs,
-                                           .dtype = dtype,
-                                           .comm = comm,
-                                           .opts = opts,
-                                           .work = work});
+    return INVOKE(.kind = CALL_ALL_TO_ALL_V, .send = send, .recv = recv, .send_counts = send_counts,
+                  .send_displs = send_displs, .recv_counts = recv_counts,
+                  .recv_displs = recv_displs, .dtype = dtype);
 }
 
 int dlcoll_scan(const void *send, void *recv, size_t count, dlcoll_dtype dtype, dlcoll_op op,
                 dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
-    return invoke_reduction(CALL_SCAN, send, recv, count, dtype, op, comm, opts, work);
+    return INVOKE_EVEN(.kind = CALL_SCAN, .op = op);
 }
 
 int dlcoll_exscan(const void *send, void *recv, size_t count, dlcoll_dtype dtype, dlcoll_op op,
                   dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
-    return invoke_reduction(CALL_EXSCAN, send, recv, count, dtype, op, comm, opts, work);
+    return INVOKE_EVEN(.kind = CALL_EXSCAN, .op = op);
 }
 
 int dlcoll_barrier(dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
-    return coll_invoke(
-        &(struct coll_args){.kind = CALL_BARRIER, .comm = comm, .opts = opts, .work = work});
+    return INVOKE(.kind = CALL_BARRIER);
 }
 
 int dlcoll_finalize_async(dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)

@@ -54,27 +54,25 @@ int p2p_fail(struct p2p *p, int status, int peer, const struct p2p_op *op, const
         return p->failed;
     if (!op)
         op = find_any(p, peer);
-    struct coll_call *c = &p->failure;
-    memset(c, 0, sizeof(*c));
-    c->sig = (struct op_signature){.kind = kind_of(op),
-                                   .dtype = op ? op->dtype : 0,
-                                   .root = peer,
-                                   .count = op ? op->count : 0};
-    c->seq = op ? op->seq : p->seq;
-    c->culprit = peer;
-    if (e)
-        c->err = *e;
+    p->failed_op = (struct coll_call){.sig = {.kind = kind_of(op),
+                                              .dtype = op ? op->dtype : 0,
+                                              .root = peer,
+                                              .count = op ? op->count : 0},
+                                      .seq = op ? op->seq : p->seq};
+    p->failure = (struct coll_failure){.culprit = peer, .err = e ? *e : (struct err)ERR_INIT};
     p->failed = status;
     return status;
 }
 
 int p2p_mismatch(struct p2p *p, int peer, const struct p2p_op *op, const struct p2p_frame *f)
 {
-    int r = p2p_fail(p, -EBADMSG, peer, op, NULL);
+    if (p->failed)
+        return p->failed;
+    p2p_fail(p, -EBADMSG, peer, op, NULL);
     p->failure.theirs = (struct coll_theirs){
         .sig = {.kind = CALL_SEND, .dtype = f->dtype, .root = p->comm->rank, .count = f->count},
         .seq = f->id};
-    return r;
+    return p->failed;
 }
 
 /* Ends the operation with the code, and its handle with the handle's last operation. */
@@ -263,9 +261,15 @@ static void stop(struct p2p *p, int code)
 /* After every turn, without the lock: what has gone wrong is found out and told. */
 static void p2p_settle(struct p2p *p)
 {
+    struct coll_call call;
+    struct coll_failure failure;
     pthread_mutex_lock(&p->lock);
     int status = p->stopped ? 0 : p->failed;
-    struct coll_call call = p->failure;
+    if (status) {
+        call = p->failed_op;
+        failure = p->failure;
+        call.failure = &failure;
+    }
     pthread_mutex_unlock(&p->lock);
     if (!status)
         return;

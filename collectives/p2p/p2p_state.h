@@ -101,10 +101,11 @@ struct p2p {
     uint64_t soonest_ns; /* the first deadline of what is under way, as last looked at */
     uint64_t nap_ns;     /* the task's next one */
     uint64_t seq;
-    struct task task;         /* progresses what is under way while no thread of the program does */
-    _Atomic bool quit;        /* of the task */
-    struct coll_call failure; /* the argument of comm_fail() */
-    int failed;               /* its status */
+    struct task task;  /* progresses what is under way while no thread of the program does */
+    _Atomic bool quit; /* of the task */
+    int failed;        /* the status of the first failure, or 0 */
+    struct coll_call failed_op;  /* then: what has failed, */
+    struct coll_failure failure; /* and how */
 };
 
 /* --------------------------------------------------------------------------------------- queues */

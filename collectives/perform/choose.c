@@ -40,9 +40,6 @@ const struct coll_provider *provider_choose(const struct coll_call *c)
 int provider_run_step(struct coll_call *whole, struct coll_call *step)
 {
     int r = provider_choose(step)->run(step);
-    whole->culprit = step->culprit;
-    whole->theirs = step->theirs;
-    whole->err = step->err;
     whole->may_repeat = step->may_repeat;
     whole->algo = step->algo;
     return r;

@@ -54,7 +54,7 @@ int coalesced_run(struct coll_call *c)
         part.send = s->send;
         part.recv = s->recv;
         if (n > 1 && !comm_keep_staging(c->comm, count * c->elem))
-            return err_set(&c->err, -ENOMEM, "no memory for the operation");
+            return err_set(&c->failure->err, -ENOMEM, "no memory for the operation");
         for (size_t k = 0, at = 0; n > 1 && k < n; at += s[k++].count * c->elem) {
             part.send = part.recv = c->comm->staging;
             if (s[k].count)
@@ -66,9 +66,6 @@ int coalesced_run(struct coll_call *c)
             if (s[k].count)
                 memcpy(s[k].recv, c->comm->staging + at, s[k].count * c->elem);
         }
-        c->culprit = part.culprit;
-        c->theirs = part.theirs;
-        c->err = part.err;
         c->may_repeat = part.may_repeat;
         c->algo = part.algo;
         part.seq++;

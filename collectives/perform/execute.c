@@ -53,8 +53,9 @@ static int agree(struct coll_call *call)
     }
     if (failed == UINT64_MAX)
         return 0;
-    call->culprit = (int)failed;
-    return failed == (uint64_t)c->rank ? err_set(&call->err, -EBADE, "%s", own->text) : -ECANCELED;
+    call->failure->culprit = (int)failed;
+    return failed == (uint64_t)c->rank ? err_set(&call->failure->err, -EBADE, "%s", own->text)
+                                       : -ECANCELED;
 }
 
 static int run(dlcoll_comm *c, struct coll_call *call)
@@ -77,7 +78,9 @@ int execute_call(dlcoll_comm *c, struct coll_call *call)
 {
     if (atomic_load_explicit(&c->failed, memory_order_acquire))
         return atomic_load(&c->failed_code);
-    call->culprit = -1;
+    struct coll_failure failure;
+    coll_failure_init(&failure);
+    call->failure = &failure;
     uint64_t number = recorder_begin(&c->job->recorder, c->id, c->name, call->seq, &call->sig,
                                      coll_bytes(call), call->start_ns);
     show(c, call->seq, SEGMENT_LOCAL_CALL);
@@ -85,12 +88,14 @@ int execute_call(dlcoll_comm *c, struct coll_call *call)
     if (call->settled) {
         code = call->settled;
     } else if (code == -ENOMEM && call->may_repeat) {
-        code = comm_error(c, DLCOLL_ENOMEM, "%s: %s", call_name(call->sig.kind), call->err.msg);
+        code = comm_error(c, DLCOLL_ENOMEM, "%s: %s", call_name(call->sig.kind),
+                          call->failure->err.msg);
     } else if (code < 0) {
         code = comm_fail(c, code, call);
         if (!atomic_load(c->job_word)) /* what the agent tells one, it tells all */
             c->net->transport->ops->close(c->net->transport);
     }
+    call->failure = NULL;
     recorder_end(&c->job->recorder, number, code);
     if (code == 0) {
         bool last = call->sig.kind == CALL_FINALIZE;

@@ -140,7 +140,7 @@ int layout_run(struct coll_call *c)
     }
     size_t out = (packed_bytes(from, c->elem) + 63) / 64 * 64, in = packed_bytes(to, c->elem);
     if (!comm_keep_staging(comm, out + in + 1))
-        return err_set(&c->err, -ENOMEM, "no memory for the operation");
+        return err_set(&c->failure->err, -ENOMEM, "no memory for the operation");
     plain.send_layout = plain.recv_layout = NULL;
     if (from) {
         layout_pack(from, c->elem, comm->staging, c->send);

@@ -193,9 +193,6 @@ int perform_again(dlcoll_comm *c, struct dlcoll_work *w, uint64_t deadline_ns)
 {
     struct coll_call *call = &w->call;
     number(c, call);
-    call->culprit = -1;
-    call->err.code = 0;
-    call->err.msg[0] = '\0';
     call->deadline_ns = deadline_ns;
     w->result = 0;
     atomic_store(&w->done, 0);

@@ -140,11 +140,10 @@ static int reduce_take(const struct reduce_kernels *k, int op, struct reduce_inf
         return reduce_pairs_find(op, r);
     if (r->dtype->class == DTYPE_BYTES)
         return DLCOLL_ENOSUP;
-    r->two = k->by[type][i].two;
-    r->many = k->by[type][i].many;
-    r->many_stream = k->by[type][i].many_stream;
-    r->prod = k->by[type][DLCOLL_PROD].two;
-    return r->two ? 0 : DLCOLL_ENOSUP;
+    r->kernel = &k->by[type][i];
+    if (r->has_pre)
+        r->prod = k->by[type][DLCOLL_PROD].two;
+    return r->kernel->two ? 0 : DLCOLL_ENOSUP;
 }
 
 int reduce_find_in(const struct reduce_kernels *k, int dtype, int op, struct reduce_info *r)
@@ -162,7 +161,7 @@ int reduce_find_in(const struct reduce_kernels *k, int dtype, int op, struct red
         }
         return reduce_take(k, op, r);
     }
-    if (!reduce_user_find(op, r) || (r->has_pre && r->scalar_dtype != dtype))
+    if (!reduce_user_find(op, r))
         return DLCOLL_EINVAL;
     return r->user ? 0 : reduce_take(k, DLCOLL_SUM, r);
 }

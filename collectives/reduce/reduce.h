@@ -43,6 +43,11 @@ typedef void reduce_n_fn(void *dst, const void *const *src, int nsrc, size_t cou
 /* dst[i] = src[i] / by. dst may be src. */
 typedef void reduce_divide_fn(void *dst, const void *src, size_t count, int by);
 
+struct reduce_kernel {
+    reduce_fn *two;
+    reduce_n_fn *many, *many_stream;
+};
+
 /* What a user's function has said of its failure: dlcoll_op_fail(). */
 struct reduce_failure {
     bool failed; /* the function is called no more */
@@ -59,14 +64,16 @@ struct reduce_info {
     int ranks;     /* by which reduce_post() divides; the caller of reduce_find() sets it */
 
     /* Called by the inline functions below. */
-    reduce_fn *two;
-    reduce_n_fn *many, *many_stream;
-    reduce_divide_fn *divide;
-    reduce_fn *prod;
-    uint64_t scalar;  /* premul_sum's factor, in the bytes of its type... */
-    int scalar_dtype; /* ...which is this */
-    dlcoll_reduce_fn *user;
-    void *ctx;
+    const struct reduce_kernel *kernel;
+    dlcoll_reduce_fn *user; /* instead of the kernel */
+    union {
+        reduce_divide_fn *divide; /* if has_post */
+        reduce_fn *prod;          /* if has_pre */
+    };
+    union {
+        void *ctx;       /* of `user` */
+        uint64_t scalar; /* if has_pre: the factor, in the bytes of its type */
+    };
     struct reduce_failure *failure; /* borrowed; NULL: nobody wants to know */
     int dtype_value;                /* dlcoll_dtype */
 };
@@ -84,7 +91,7 @@ static inline void reduce_many(const struct reduce_info *r, void *dst, const voi
     if (r->user)
         reduce_user_many(r, dst, src, nsrc, count);
     else
-        r->many(dst, src, nsrc, count);
+        r->kernel->many(dst, src, nsrc, count);
 }
 
 /* The same, past the caches (sums; others as above): a sixth faster for a dst that is much larger
@@ -95,7 +102,7 @@ static inline void reduce_many_stream(const struct reduce_info *r, void *dst,
     if (r->user)
         reduce_user_many(r, dst, src, nsrc, count);
     else
-        r->many_stream(dst, src, nsrc, count);
+        r->kernel->many_stream(dst, src, nsrc, count);
 }
 
 static inline void reduce_two(const struct reduce_info *r, void *dst, const void *a, const void *b,
@@ -104,7 +111,7 @@ static inline void reduce_two(const struct reduce_info *r, void *dst, const void
     if (r->user)
         reduce_user_many(r, dst, (const void *[]){a, b}, 2, count);
     else
-        r->two(dst, a, b, count);
+        r->kernel->two(dst, a, b, count);
 }
 
 /* dst[i] = src[i] * the op's scalar. dst may be src. Only if has_pre. */
@@ -128,10 +135,7 @@ enum reduce_cpu { REDUCE_PORTABLE, REDUCE_AVX2, REDUCE_AVX512, REDUCE_CPUS };
 /* All kernels of one kind of processor. NULL: the type does not have that reduction. */
 struct reduce_kernels {
     const char *name;
-    struct {
-        reduce_fn *two;
-        reduce_n_fn *many, *many_stream;
-    } by[DTYPES][REDUCTIONS];
+    struct reduce_kernel by[DTYPES][REDUCTIONS];
     reduce_divide_fn *divide[DTYPES]; /* floats */
 };
 
@@ -156,8 +160,8 @@ int reduce_find_in(const struct reduce_kernels *k, int dtype, int op, struct red
 /* The kernels of pairs (reduce_pairs.c), the same on every processor. 0 or DLCOLL_ENOSUP. */
 int reduce_pairs_find(int op, struct reduce_info *r);
 
-/* Ops that the program made (reduce_user.c): fills in what r has of them. False: `op` is none, or
- * has been freed. */
+/* Ops that the program made (reduce_user.c): fills in what r has of them. False: `op` is none, has
+ * been freed, or is a premul_sum of another type than r's; r->code says so. */
 bool reduce_user_find(int op, struct reduce_info *r);
 
 #endif

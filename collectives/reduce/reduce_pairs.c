@@ -60,16 +60,13 @@ PAIR(f64_i64, double, int64_t)
 int reduce_pairs_find(int op, struct reduce_info *r)
 {
     /* In the order of pair_index(). */
-    static const struct {
-        reduce_fn *two;
-        reduce_n_fn *many;
-    } kernels[PAIRS][2] = {
-#define ROW(name)                           \
-    {                                       \
-        {name##_min_two, name##_min_many},  \
-        {                                   \
-            name##_max_two, name##_max_many \
-        }                                   \
+    static const struct reduce_kernel kernels[PAIRS][2] = {
+#define ROW(name)                                            \
+    {                                                        \
+        {name##_min_two, name##_min_many, name##_min_many},  \
+        {                                                    \
+            name##_max_two, name##_max_many, name##_max_many \
+        }                                                    \
     }
         ROW(i16_i32), ROW(i32_i32), ROW(i64_i32), ROW(i64_i64),
         ROW(f32_i32), ROW(f64_i32), ROW(f64_i64),
@@ -78,7 +75,6 @@ int reduce_pairs_find(int op, struct reduce_info *r)
     int max = op == DLCOLL_MAXLOC;
     if (op != DLCOLL_MINLOC && op != DLCOLL_MAXLOC)
         return DLCOLL_ENOSUP;
-    r->two = kernels[pair_index(r->dtype_value)][max].two;
-    r->many = r->many_stream = kernels[pair_index(r->dtype_value)][max].many;
+    r->kernel = &kernels[pair_index(r->dtype_value)][max];
     return 0;
 }

@@ -107,15 +107,14 @@ bool reduce_user_find(int op, struct reduce_info *r)
     if (!u)
         return false;
     r->user = u->fn;
-    r->ctx = u->ctx;
     r->ordered = u->ordered;
     r->code = !u->fn ? REDUCE_PREMUL : u->may_fail ? REDUCE_USER_MAY_FAIL : REDUCE_USER;
     r->has_pre = !u->fn;
-    if (r->has_pre) {
+    if (r->has_pre)
         r->scalar = u->scalar;
-        r->scalar_dtype = u->dtype;
-    }
-    return true;
+    else
+        r->ctx = u->ctx;
+    return !r->has_pre || u->dtype == r->dtype_value;
 }
 
 /* Of the function that this thread is in. */

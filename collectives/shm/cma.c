@@ -142,15 +142,16 @@ int cma_read(struct shm_op *op, int i, uint8_t *to, size_t len, size_t from, siz
     struct shm *s = op->s;
     struct cma_block o = *cma_entry(op, i, s->me, one_block);
     if (o.len != len || (o.shared && (o.at > s->bytes || len > s->bytes - o.at))) {
-        op->call->culprit = coll_rank_of(&op->call->ranks, i);
-        return err_set(&op->call->err, -EPROTO, "rank %d offers %llu bytes where %zu are expected",
-                       op->call->culprit, (unsigned long long)o.len, len);
+        op->call->failure->culprit = coll_rank_of(&op->call->ranks, i);
+        return err_set(&op->call->failure->err, -EPROTO,
+                       "rank %d offers %llu bytes where %zu are expected",
+                       op->call->failure->culprit, (unsigned long long)o.len, len);
     }
     op->pulled = true;
     if (!o.shared) {
-        int r = cma_copy(s, i, to, o.at + from, n, &op->call->err);
+        int r = cma_copy(s, i, to, o.at + from, n, &op->call->failure->err);
         if (r < 0)
-            op->call->culprit = coll_rank_of(&op->call->ranks, i);
+            op->call->failure->culprit = coll_rank_of(&op->call->ranks, i);
         return r;
     }
     memcpy(to, s->base + o.at + from, n);

@@ -86,7 +86,7 @@ static int reduce_slice(struct direct *d)
     uint8_t **targets = s->targets;
     int n = list_targets(d, targets);
     if (!n || !list_sources(d, s->sources))
-        return err_set(&d->op->call->err, -EPROTO,
+        return err_set(&d->op->call->failure->err, -EPROTO,
                        "a rank published a buffer outside of the shared memory");
     if (passes_caches(d, targets[0], n, len)) {
         reduce_many_stream(d->reduce, targets[0], s->sources, s->n, len / d->reduce->dtype->size);

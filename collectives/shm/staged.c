@@ -302,7 +302,7 @@ static int scan_large(const struct staged *f, size_t len)
     struct shm *s = f->op->s;
     size_t size = f->reduce->dtype->size;
     if (!s->sums && !(s->sums = malloc((size_t)2 * DLCOLL_ELEMENT_MAX)))
-        return err_set(&f->op->call->err, -ENOMEM, "no memory for the operation");
+        return err_set(&f->op->call->failure->err, -ENOMEM, "no memory for the operation");
     for (size_t done = 0; done < len; done += size)
         scan_stretch(f, s->targets, done, size,
                      (uint8_t *[]){s->sums, s->sums + DLCOLL_ELEMENT_MAX});

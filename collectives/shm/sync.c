@@ -28,7 +28,7 @@ enum {
 
 static int set_culprit(struct shm_op *op, int i, int status)
 {
-    op->call->culprit = coll_rank_of(&op->call->ranks, i);
+    op->call->failure->culprit = coll_rank_of(&op->call->ranks, i);
     return status;
 }
 
@@ -117,7 +117,7 @@ static bool has_other_settings(struct shm_op *op, int i)
     uint32_t theirs = line ? atomic_load_explicit(&line->settings, memory_order_acquire) : 0;
     if (!theirs || theirs == 1u + c->job->conf.settings)
         return false;
-    op->call->theirs = (struct coll_theirs){.sig.settings = (uint8_t)(theirs - 1)};
+    op->call->failure->theirs = (struct coll_theirs){.sig.settings = (uint8_t)(theirs - 1)};
     return true;
 }
 
@@ -135,7 +135,7 @@ static bool is_in_another(struct shm_op *op, int i)
         (seq == own && sig_same(&mine, &theirs)))
         return false;
     theirs.settings = op->call->sig.settings;
-    op->call->theirs = (struct coll_theirs){.sig = theirs, .seq = seq};
+    op->call->failure->theirs = (struct coll_theirs){.sig = theirs, .seq = seq};
     return true;
 }
 
@@ -150,7 +150,8 @@ static int check_peer(struct shm_op *op, int i, const _Atomic uint32_t *word, ui
     if (shm_at_least(atomic_load_explicit(word, memory_order_acquire), want))
         return 0;
     if (ended || replaced) {
-        err_set(&op->call->err, -EPIPE, "%s", replaced ? SHM_REPLACED : "it no longer takes part");
+        err_set(&op->call->failure->err, -EPIPE, "%s",
+                replaced ? SHM_REPLACED : "it no longer takes part");
         return set_culprit(op, i, -EPIPE);
     }
     if (differs)
@@ -331,7 +332,7 @@ void shm_end(struct shm_op *op)
 int shm_differs(struct shm_op *op, int i)
 {
     const struct shm_arrival *a = shm_arrival(op->s, op->seq, i);
-    op->call->theirs =
+    op->call->failure->theirs =
         (struct coll_theirs){.sig = a->sig,
                              .seq = a->call_seq,
                              .differed_before = a->call_seq == (uint32_t)op->call->seq &&
@@ -355,7 +356,7 @@ static int differed_before(struct shm_op *op, int i)
         if (atomic_load_explicit(&a->seq, memory_order_relaxed) != (uint32_t)seq ||
             sig_equal(&theirs.sig, &mine->sig))
             continue;
-        op->call->theirs = (struct coll_theirs){.sig = theirs.sig, .seq = theirs.call_seq};
+        op->call->failure->theirs = (struct coll_theirs){.sig = theirs.sig, .seq = theirs.call_seq};
         op->call->sig = mine->sig;
         op->call->seq -= (uint32_t)op->call->seq - mine->call_seq;
         return set_culprit(op, i, -EBADMSG);

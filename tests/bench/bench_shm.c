@@ -72,7 +72,7 @@ static void must(int r, const struct coll_call *c)
 {
     if (r == 0)
         return;
-    fprintf(stderr, "rank %d: %d %s\n", c->ranks.me, r, c->err.msg);
+    fprintf(stderr, "rank %d: %d %s\n", c->ranks.me, r, c->failure->err.msg);
     _exit(1);
 }
 

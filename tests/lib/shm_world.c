@@ -102,8 +102,7 @@ struct coll_call shm_world_call(dlcoll_comm *comm, enum call_kind kind, size_t c
                           .count = count,
                           .dtype = type,
                           .elem = type->size,
-                          .op = op,
-                          .culprit = -1};
+                          .op = op};
     reduce_find(dtype, op, &c.reduce);
     c.reduce.ranks = comm->size;
     return c;
@@ -111,6 +110,9 @@ struct coll_call shm_world_call(dlcoll_comm *comm, enum call_kind kind, size_t c
 
 int shm_world_run(struct coll_call *c)
 {
+    static _Thread_local struct coll_failure failure; /* of this rank's last operation */
+    coll_failure_init(&failure);
+    c->failure = &failure;
     c->seq = ++c->comm->seq;
     return shm_provider.run(c);
 }

@@ -325,7 +325,8 @@ START_TEST(each_type_has_its_reductions)
                 continue;
             ck_assert_int_eq(r.code, g_ops[o]);
             ck_assert_int_eq(r.has_post, g_ops[o] == DLCOLL_AVG);
-            ck_assert(!r.has_pre && !r.ordered && !r.user && r.two && r.many && r.many_stream);
+            ck_assert(!r.has_pre && !r.ordered && !r.user && r.kernel->two && r.kernel->many &&
+                      r.kernel->many_stream);
         }
     }
 }

@@ -164,7 +164,7 @@ __attribute__((noreturn)) static void complain(const struct rank *me, const stru
     char text[SIG_TEXT_MAX];
     fprintf(stderr, "seed %#llx: rank %d of %d: %s (%s): %s (%d, culprit %d, %s)\n",
             (unsigned long long)me->run->seed, me->me, me->run->w.n, sig_describe(&c->sig, text),
-            c->algo ? c->algo : "?", what, r, c->culprit, c->err.msg);
+            c->algo ? c->algo : "?", what, r, c->failure->culprit, c->failure->err.msg);
     _exit(1);
 }
 

@@ -495,6 +495,13 @@ DLCOLL_API int dlcoll_comm_new_group_async(dlcoll_comm *comm, const int *ranks, 
  *
  * The lowest survivor decides on the list. Ranks that do not arrive within the timeout of opts
  * after it has arrived (at most a minute) are left out, and get DLCOLL_EPEER if they arrive later.
+ * A host that answers nothing for 5 s is passed over, with all its ranks.
+ *
+ * A network may be cut, and both sides may call this. With dlaunch it decides which side goes on.
+ * Without, that is the side with more than half of the ranks of `comm`, or with half of them and
+ * the lowest; the other one gets DLCOLL_EPEER, for good. Ranks do not count whose process has
+ * ended on the host of a rank that is there.
+ *
  * DLCOLL_ETIMEDOUT: the lowest survivor has not arrived; the call may be repeated. DLCOLL_ESTATE:
  * `comm` has not failed. The error is that of dlcoll_last_error(NULL, ...): the one of `comm` stays
  * that of the first failure. */

@@ -8,7 +8,7 @@
 
 #define PROTOCOL_RENDEZVOUS 2u  /* between launchers: rendezvous/rules/rdzv_msg.h */
 #define PROTOCOL_RELAY      1u  /* workers' connections to the store: rendezvous/wire/relay.h */
-#define PROTOCOL_DATA       9u  /* between ranks over TCP: collectives/wire/wire.h */
+#define PROTOCOL_DATA       10u /* between ranks over TCP: collectives/wire/wire.h */
 #define PROTOCOL_HOSTS      2u  /* between a head and its hosts: launcher/hosts/frame.h */
 #define PROTOCOL_SEGMENT    10u /* between a launcher and its workers: core/segment.h */
 #define PROTOCOL_SHM        9u  /* between the ranks of a node: collectives/shm/memory.c */

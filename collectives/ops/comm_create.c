@@ -215,7 +215,7 @@ static int share_world(dlcoll_comm *c, uint64_t deadline_ns, struct err *e)
         return share_heap(c, s, e);
     struct coll_failure failure;
     coll_failure_init(&failure);
-    int r = comm_share_memory(c, deadline_ns, &failure);
+    int r = comm_share_memory(c, false, deadline_ns, &failure);
     if (r == 0)
         return 0;
     if (r != -EBADMSG)

@@ -74,7 +74,7 @@ int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
         ++*made;
     g->maker = kind == CALL_COMM_SHRINK ? NULL : parent; /* that one has failed */
     coll_failure_init(&failure);
-    r = comm_share_memory(g, comm_deadline(o->timeout_ms), &failure);
+    r = comm_share_memory(g, kind == CALL_COMM_SHRINK, comm_deadline(o->timeout_ms), &failure);
     if (r < 0) {
         /* what the program has called */
         comm_fail(g, r,

@@ -4,8 +4,14 @@
  *                  them leads
  *   the leader     waits until every other rank has reported, is dead, or the time is over; then
  *                  sends the list of ranks to those that have reported
- *   the others     report to the leader and wait for the list; if the leader dies, the next rank
- *                  leads
+ *   the others     report to the leader and wait for the list; if the leader dies, or its host
+ *                  answers nothing for SILENT_MS, the next rank leads, which is not of that host
+ *
+ * A host that answers nothing may be alive beyond a network that is cut, where others may make the
+ * same call. A launcher decides which side goes on; without one, that is the side with more than
+ * half of the ranks, or with half of them and the lowest. Ranks whose end the kernel of a reporting
+ * rank has seen do not count. As no rank is on two sides, and as the group is made only when every
+ * rank of the list takes part, two sides never have one each.
  *
  * Another rank waits for the list for the whole time, counted from its report, and SLACK_MS more,
  * because the leader waits for the slowest rank. A rank that reports after the leader has left gets
@@ -34,19 +40,20 @@ enum {
     MOST_MS = 60 * 1000,
     SLACK_MS = 5000,  /* the list follows after the leader's time */
     REFUSAL_MS = 200, /* until a refused connection shows */
-    HERE = 0x48
+    SILENT_MS = 5000, /* in which the kernel asks three times for a connection */
 };
 
 /* The states of a rank in the list. LISTED_LISTENS: the leader, if the group follows the launcher's
- * abort record. */
-enum { ABSENT, LISTED, LISTED_LISTENS };
+ * abort record; LISTED_TOO_FEW: the leader, if there is no group. */
+enum { ABSENT, LISTED, LISTED_LISTENS, LISTED_TOO_FEW };
 
 struct roll {
     dlcoll_comm *comm; /* the failed one */
     struct transport *t;
     char *gone;    /* by rank */
     char *here;    /* the list */
-    size_t *moved; /* bytes of the list sent to or received from each rank */
+    char *ended;   /* ranks whose end a kernel has reported: what a rank reports */
+    size_t *moved; /* bytes of reports or of the list received from or sent to each rank */
     struct transport_want *wants;
     bool met;   /* this rank has led or reported: another attempt uses another number */
     int64_t ms; /* how long ranks are waited for */
@@ -85,6 +92,50 @@ static bool may_listen(const struct roll *r)
     return may;
 }
 
+/* Whether those on the list may go on. */
+static bool is_quorum(const struct roll *r)
+{
+    int counted = 0, here = 0, lowest = -1;
+    for (int i = 0; i < r->comm->size; i++) {
+        if (r->ended[i] && !r->here[i])
+            continue;
+        lowest = lowest < 0 ? i : lowest;
+        counted++;
+        here += r->here[i] != ABSENT;
+    }
+    return r->comm->world->segment.base || 2 * here > counted ||
+           (2 * here == counted && r->here[lowest]);
+}
+
+static void note_ended(struct roll *r)
+{
+    for (int i = 0; i < r->comm->size; i++)
+        r->ended[i] = i != r->comm->rank && comm_has_exited(r->comm, i);
+}
+
+/* Reads what has come of a rank's report. False: the rank is dead. */
+static bool take_report(struct roll *r, int rank)
+{
+    size_t size = (size_t)r->comm->size;
+    char part[256];
+    ssize_t got = 1;
+    while (got > 0 && r->moved[rank] < size) {
+        struct err e = ERR_INIT;
+        size_t at = r->moved[rank], left = size - at;
+        struct iovec iov = {part, left < sizeof(part) ? left : sizeof(part)};
+        got = r->t->ops->recv(r->t, rank, &iov, 1, &e);
+        for (ssize_t i = 0; i < got; i++)
+            r->ended[at + (size_t)i] |= part[i];
+        r->moved[rank] += got > 0 ? (size_t)got : 0;
+    }
+    if (got < 0)
+        return false;
+    char word;
+    struct err e = ERR_INIT; /* whoever has reported says no more, but may die */
+    return r->moved[rank] < size ||
+           r->t->ops->recv(r->t, rank, &(struct iovec){&word, 1}, 1, &e) >= 0;
+}
+
 /* The leader: waits until all others have reported or died. Those that have reported may still die.
  */
 static void call_roll(struct roll *r)
@@ -94,14 +145,11 @@ static void call_roll(struct roll *r)
     for (;;) {
         size_t n = 0, awaited = 0;
         for (int i = 0; i < size; i++) {
-            struct err e = ERR_INIT;
-            char word;
             if (i == me || r->gone[i])
                 continue;
-            ssize_t got = r->t->ops->recv(r->t, i, &(struct iovec){&word, 1}, 1, &e);
-            r->gone[i] = got < 0;
-            r->here[i] = got == 1 || (got == 0 && r->here[i]) ? LISTED : ABSENT;
-            if (got < 0)
+            r->gone[i] = !take_report(r, i);
+            r->here[i] = !r->gone[i] && r->moved[i] == (size_t)size ? LISTED : ABSENT;
+            if (r->gone[i])
                 continue;
             awaited += !r->here[i];
             r->wants[n++] = (struct transport_want){.stream = i, .recv = true};
@@ -110,8 +158,11 @@ static void call_roll(struct roll *r)
             break;
         shrink_wait_for(r, n);
     }
+    memset(r->moved, 0, (size_t)size * sizeof(*r->moved));
     r->here[me] = LISTED;
-    if (may_listen(r))
+    if (!is_quorum(r))
+        r->here[me] = LISTED_TOO_FEW;
+    else if (may_listen(r))
         r->here[me] = LISTED_LISTENS;
 }
 
@@ -163,33 +214,52 @@ static bool is_listening(const dlcoll_comm *c, int rank)
     return poll(&p, 1, REFUSAL_MS) == 0;
 }
 
-/* 0: the list has come; -EPIPE: the leader is dead; -ETIMEDOUT: it has not answered, or no list has
- * come; -ECONNRESET: it has answered, and left without this rank. */
+/* 0: the list has come; -EPIPE: the leader is dead; -EHOSTUNREACH: its host is silent; -ETIMEDOUT:
+ * it has not answered, or no list has come; -ECONNRESET: it has answered, and left without this
+ * rank. */
 static int shrink_follow(struct roll *r, int lead)
 {
-    bool said = false;
-    size_t size = (size_t)r->comm->size, have = 0;
+    bool answers = false;
+    size_t size = (size_t)r->comm->size, said = 0, have = 0;
+    uint64_t silent_ns = comm_deadline(SILENT_MS);
     r->deadline_ns = comm_deadline(r->ms);
-    while (!roll_is_over(r)) {
+    note_ended(r);
+    while (!answers || !roll_is_over(r)) {
         struct err e = ERR_INIT;
-        char word = HERE;
-        ssize_t got = 0;
-        if (!said && (got = r->t->ops->send(r->t, lead, &(struct iovec){&word, 1}, 1, &e)) > 0) {
-            said = r->met = true;
+        struct iovec report = {r->ended + said, size - said}, list = {r->here + have, size - have};
+        ssize_t got = said < size ? r->t->ops->send(r->t, lead, &report, 1, &e) : 0;
+        said += got > 0 ? (size_t)got : 0;
+        if (got > 0 && said == size) {
+            r->met = true;
             r->deadline_ns = comm_deadline(r->ms + SLACK_MS);
         }
-        if (got >= 0 && said) {
-            got = r->t->ops->recv(r->t, lead, &(struct iovec){r->here + have, size - have}, 1, &e);
+        if (got >= 0 && said == size) {
+            got = r->t->ops->recv(r->t, lead, &list, 1, &e);
             have += got > 0 ? (size_t)got : 0;
         }
         if (got < 0)
             return is_listening(r->comm, lead) ? -ECONNRESET : -EPIPE;
         if (have == size)
             return 0;
-        r->wants[0] = (struct transport_want){.stream = lead, .send = !said, .recv = said};
+        answers = answers || tcp_host_answers(r->t, lead);
+        if (!answers && mono_ns() >= silent_ns)
+            return -EHOSTUNREACH;
+        r->wants[0] =
+            (struct transport_want){.stream = lead, .send = said < size, .recv = said == size};
         shrink_wait_for(r, 1);
     }
     return -ETIMEDOUT;
+}
+
+/* The leader is dead, or its whole host is lost. */
+static void give_up(struct roll *r, int lead, bool host)
+{
+    const struct topology *t = &r->comm->topo;
+    for (int i = 0; i < r->comm->size; i++) {
+        bool same = i == lead || (host && t->node_of[i] == t->node_of[lead]);
+        r->gone[i] = r->gone[i] || (same && i != r->comm->rank);
+    }
+    memset(r->here, 0, (size_t)r->comm->size);
 }
 
 static int find_out(struct roll *r)
@@ -198,15 +268,15 @@ static int find_out(struct roll *r)
         int lead = leader(r), status;
         if (lead == r->comm->rank) {
             r->met = true;
+            note_ended(r);
             call_roll(r);
             announce(r);
             return 0;
         }
         status = shrink_follow(r, lead);
-        if (status != -EPIPE)
+        if (status != -EPIPE && status != -EHOSTUNREACH)
             return status;
-        r->gone[lead] = 1;
-        memset(r->here, 0, (size_t)r->comm->size);
+        give_up(r, lead, status == -EHOSTUNREACH);
     }
 }
 
@@ -215,11 +285,21 @@ static int came_too_late(void)
     return error_set_global(DLCOLL_EPEER, "comm_shrink: this rank arrived too late");
 }
 
+static int too_few(int n, int size)
+{
+    return error_set_global(
+        DLCOLL_EPEER,
+        "comm_shrink: only %d of %d ranks are here, and the others may be alive "
+        "where this one cannot reach them: without a launcher more than half "
+        "of them go on, or half of them with the lowest rank",
+        n, size);
+}
+
 static int make_group(struct roll *r, uint64_t id, const dlcoll_group_opts *o, dlcoll_comm **group)
 {
     dlcoll_comm *c = r->comm;
     int *ranks = malloc((size_t)c->size * sizeof(*ranks)), n = 0, me = -1;
-    bool listens = false;
+    bool listens = false, few = false;
     if (!ranks)
         return error_set_global(DLCOLL_ENOMEM, "comm_shrink: no memory");
     for (int i = 0; i < c->size; i++) {
@@ -227,11 +307,13 @@ static int make_group(struct roll *r, uint64_t id, const dlcoll_group_opts *o, d
             continue;
         me = i == c->rank ? n : me;
         ranks[n++] = i;
+        id = hash_add(id, (uint64_t)i); /* another list is another group */
         listens = listens || r->here[i] == LISTED_LISTENS;
+        few = few || r->here[i] == LISTED_TOO_FEW;
     }
-    if (me < 0) {
+    if (me < 0 || few) {
         free(ranks);
-        return came_too_late();
+        return few ? too_few(n, c->size) : came_too_late();
     }
     c->rest_listens = listens;
     return group_make(c, id, ranks, n, me, o, CALL_COMM_SHRINK, NULL, group);
@@ -258,13 +340,14 @@ static int shrink(dlcoll_comm *c, dlcoll_comm **group, const dlcoll_group_opts *
                      .ms = ms,
                      .gone = calloc(size, 1),
                      .here = calloc(size, 1),
+                     .ended = calloc(size, 1),
                      .moved = calloc(size, sizeof(size_t)),
                      .wants = calloc(size, sizeof(struct transport_want))};
     char name[WORLD_NAME_MAX];
     int code = 0, status = -ENOMEM;
     to.comm = hash_add(id, 1);
     to.sockets = 1;
-    if (r.gone && r.here && r.moved && r.wants && tcp_new(&r.t, &to, &e) == 0) {
+    if (r.gone && r.here && r.ended && r.moved && r.wants && tcp_new(&r.t, &to, &e) == 0) {
         for (int i = 0; i < c->size; i++)
             r.gone[i] = c->error.code == DLCOLL_EPEER && c->world_ranks[i] == c->error.rank &&
                         i != c->rank; /* a rank that reads of its own death is alive */
@@ -283,6 +366,7 @@ static int shrink(dlcoll_comm *c, dlcoll_comm **group, const dlcoll_group_opts *
         clear_line(c->world);
     free(r.gone);
     free(r.here);
+    free(r.ended);
     free(r.moved);
     free(r.wants);
     return code;

@@ -450,6 +450,12 @@ void tcp_look(struct transport *t, int stream)
         c->errnum = ETIMEDOUT;
 }
 
+bool tcp_host_answers(struct transport *t, int stream)
+{
+    enum state state = tcp_of(t)->conns[stream].state;
+    return state == TCP_GREETED || state == TCP_OPEN;
+}
+
 int tcp_open_fd(struct transport *t, int stream)
 {
     struct conn *c = &tcp_of(t)->conns[stream];

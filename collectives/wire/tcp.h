@@ -55,6 +55,9 @@ int tcp_new(struct transport **out, const struct tcp_opts *opts, struct err *e);
  * waits for. */
 void tcp_look(struct transport *t, int stream);
 
+/* Whether the peer's host answers a connection just now, though its process may not have yet. */
+bool tcp_host_answers(struct transport *t, int stream);
+
 /* The connection of the stream is open: its descriptor, borrowed; else -1. */
 int tcp_open_fd(struct transport *t, int stream);
 

@@ -152,6 +152,20 @@ START_TEST(a_host_is_lost_in_an_operation)
 }
 END_TEST
 
+/* Without a launcher, one rank on each of n hosts. */
+static void start_alone(struct hosts *h, int n, char *const env[], char *const argv[])
+{
+    g_job = coll_job_open(tmppath("job"));
+    for (int i = 0; i < n; i++) {
+        char *all[8] = {test_text("RANK=%d", i), test_text("WORLD_SIZE=%d", n), "MASTER_PORT=29500",
+                        "MASTER_ADDR=10.77.0.1"};
+        for (int k = 0; env[k]; k++)
+            all[4 + k] = env[k];
+        netns_start(&h->node[i], i, argv, all);
+    }
+    wait_until(ranks_are_ready, &n, 30, "all ranks are in the operation");
+}
+
 /* Without a launcher, one rank on each host: whether a rank waits for data or has sent some that
  * nobody acknowledges, it notices the silence after 30 s, as does the one that is cut off. */
 START_TEST(a_silent_host_is_noticed)
@@ -159,20 +173,10 @@ START_TEST(a_silent_host_is_noticed)
     const double silent_s = 30, most_s = silent_s + test_seconds(10);
     struct hosts h = {0};
     int ranks = HOSTS, lost = 1;
-    g_job = coll_job_open(tmppath("job"));
-    for (int i = 0; i < HOSTS; i++) {
-        char *env[] = {test_text("RANK=%d", i),
-                       "WORLD_SIZE=3",
-                       "MASTER_PORT=29500",
-                       "MASTER_ADDR=10.77.0.1",
-                       test_text("SURVIVORS=%d", ranks),
-                       NULL};
-        netns_start(&h.node[i], i,
-                    ARGV(build_path("tests/coll_worker"), "for-ever", (char *)g_watched[_i],
-                         tmppath("job")),
-                    env);
-    }
-    wait_until(ranks_are_ready, &ranks, 30, "all ranks are in the operation");
+    char *env[] = {test_text("SURVIVORS=%d", ranks), NULL};
+    start_alone(
+        &h, HOSTS, env,
+        ARGV(build_path("tests/coll_worker"), "for-ever", (char *)g_watched[_i], tmppath("job")));
     uint64_t start = mono_ns();
     netns_cut(lost);
     for (int i = 0; i < HOSTS; i++)
@@ -185,6 +189,37 @@ START_TEST(a_silent_host_is_noticed)
         printf("%s: rank %d knew after %.1f s: %s\n", g_watched[_i], r, s, mine->error.text);
     }
     netns_heal(lost);
+    hosts_fini(&h);
+}
+END_TEST
+
+static const struct {
+    int hosts, cut, sum; /* of the ranks that go on */
+} sides[] = {{3, 0, 1 + 2}, {3, 2, 0 + 1}, {2, 0, 0}, {2, 1, 0}};
+
+/* Without a launcher, both sides of a network that is cut shrink what is left: the one with more
+ * than half of the ranks goes on, or the half with the lowest rank, and the other one is told. */
+START_TEST(one_side_goes_on)
+{
+    struct hosts h = {0};
+    int n = sides[_i].hosts, cut = sides[_i].cut, few = 0, sum = 0;
+    char *env[] = {"SURVIVORS=1", "DLCOLL_TIMEOUT=4", NULL};
+    start_alone(&h, n, env, ARGV(build_path("tests/coll_worker"), "shrink", tmppath("job")));
+    netns_cut(cut);
+    for (int i = 0; i < n; i++) {
+        int status = proc_wait(&h.node[i], test_seconds(60));
+        few += status == 2;
+        sum += status == 0 ? i : 0;
+        ck_assert_msg(status == 0 || status == 2, "rank %d: %d: %s", i, status, h.node[i].err);
+        if (status == 0)
+            ck_assert_msg(g_job->rank[i].sum == sides[_i].sum, "rank %d: the sum is %d", i,
+                          g_job->rank[i].sum);
+        else
+            expect_text(h.node[i].err, test_text("only 1 of %d ranks are here", n));
+    }
+    ck_assert_msg(few == 1 && sum == sides[_i].sum, "%d ranks are too few, the others' sum is %d",
+                  few, sum);
+    netns_heal(cut);
     hosts_fini(&h);
 }
 END_TEST
@@ -205,6 +240,9 @@ static Suite *suite(void)
     tcase_add_test(tc, a_byte_leaves_a_node_once);
     tcase_add_loop_test(tc, a_host_is_lost_in_an_operation, 0, 2 * ARRAY_LEN(losses));
     tcase_add_loop_test(tc, a_silent_host_is_noticed, 0, ARRAY_LEN(g_watched));
+    tc = test_case(s, "sides", 150);
+    tcase_add_checked_fixture(tc, setup, netns_teardown);
+    tcase_add_loop_test(tc, one_side_goes_on, 0, ARRAY_LEN(sides));
     return s;
 }
 

@@ -26,6 +26,7 @@ ifneq ($(cross),)
   $(if $(filter-out x86_64 aarch64,$(cross)),$(error ARCH=$(cross) is not known (aarch64 or x86_64)))
   SYSROOT := $(abspath $(BUILD)/sysroot)
   CC := $(cross)-linux-gnu-gcc --sysroot=$(SYSROOT)
+  AR := $(cross)-linux-gnu-ar
 endif
 PKG_CONFIG ?= pkg-config
 .DEFAULT_GOAL := all
@@ -79,9 +80,9 @@ src       = $(wildcard $(1)/*.c) $(wildcard $(1)/*/*.c)
 obj       = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 pic       = $(patsubst %.c,$(BUILD)/pic/%.o,$(1))
 
-MAINS        := launcher/main.c launcher/control/dlaunchctl.c
+MAINS        := launcher/main.c launcher/control/dlaunchctl.c agent/inspect/dlaunch_inspect.c
 LAUNCHER_SRC := $(filter-out $(MAINS) launcher/api/%,$(call src,launcher))
-DLAUNCH_OBJ  := $(call obj,$(call src,core) $(call src,rendezvous) $(call src,agent) $(LAUNCHER_SRC))
+DLAUNCH_OBJ  := $(call obj,$(call src,core) $(call src,rendezvous) $(filter-out $(MAINS),$(call src,agent)) $(LAUNCHER_SRC))
 
 # WITH_NCCL=auto: the nccl backend, which needs no header of NVIDIA's; where nccl.h is found (CUDA_HOME,
 # the compiler's folders) its declarations are compared with it. yes: nccl.h must be there. no: without.
@@ -115,7 +116,7 @@ API_SRC   := $(wildcard launcher/api/*.c)
 API_OBJ   := $(call pic,$(API_SRC) launcher/hosts/frame.c $(patsubst %,core/%.c,bytes fd mem))
 
 EXAMPLES  := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
-PRODUCTS := $(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/libdlaunch.so $(BUILD)/libdlcoll.so $(BUILD)/libdlaunch_nccl.so $(BUILD)/dlcoll_perf \
+PRODUCTS := $(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/dlaunch-inspect $(BUILD)/libdlaunch.so $(BUILD)/libdlcoll.so $(BUILD)/libdlaunch_nccl.so $(BUILD)/dlcoll_perf \
             $(BUILD)/dlcoll_info $(BUILD)/dlcoll_tune
 
 ## all: dlaunch, dlaunchctl, the libraries, the tools and the examples, in BUILD; the default, on all CPUs
@@ -171,13 +172,16 @@ FORCE:
 
 link = $(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -pie -o $@
 
-$(BUILD)/dlaunch: $(call obj,launcher/main.c) $(DLAUNCH_OBJ)
-	$(say) LD $@
-	$(link) $^ $(LIBS)
+# Each of these takes from the archive what it uses.
+$(BUILD)/inside.a: $(DLAUNCH_OBJ)
+	$(Q)rm -f $@ && $(AR) rcsT $@ $^
 
-$(BUILD)/dlaunchctl: $(call obj,launcher/control/dlaunchctl.c) $(DLAUNCH_OBJ)
+$(BUILD)/dlaunch:         $(call obj,launcher/main.c)
+$(BUILD)/dlaunchctl:      $(call obj,launcher/control/dlaunchctl.c)
+$(BUILD)/dlaunch-inspect: $(call obj,agent/inspect/dlaunch_inspect.c)
+$(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/dlaunch-inspect: $(BUILD)/inside.a
 	$(say) LD $@
-	$(link) $^ $(LIBS)
+	$(link) $(filter %.o,$^) $(filter %.a,$^) $(LIBS)
 
 $(BUILD)/libdlcoll.so.0: $(DLCOLL_OBJ) collectives/dlcoll.map
 	$(say) LD $@

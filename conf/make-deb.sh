@@ -107,7 +107,7 @@ Description: collective operations between the workers of a job (headers)
 # Programs.
 app=$work/dlaunch
 mkdir -p "$app/usr/share/doc/dlaunch" "$app/lib/systemd"
-cp -r "$all/usr/bin" "$app/usr/"
+cp -r "$all/usr/bin" "$all/usr/libexec" "$app/usr/"
 mkdir -p "$app/usr/lib/$multiarch" "$app/DEBIAN"
 cp "$all/usr/lib/libdlaunch.so.0" "$app/usr/lib/$multiarch/"
 chmod 644 "$app/usr/lib/$multiarch/libdlaunch.so.0"
@@ -115,7 +115,7 @@ chmod 644 "$app/usr/lib/$multiarch/libdlaunch.so.0"
 mkdir -p "$app/usr/lib/dlaunch"
 cp "$all/usr/lib/libdlaunch_nccl.so" "$app/usr/lib/dlaunch/"
 chmod 644 "$app/usr/lib/dlaunch/libdlaunch_nccl.so"
-find "$app/usr/bin" -type f -exec strip {} + # dlaunchd is a link
+find "$app/usr/bin" "$app/usr/libexec" -type f -exec strip {} + # dlaunchd is a link
 strip --strip-unneeded "$app/usr/lib/$multiarch/libdlaunch.so.0" "$app/usr/lib/dlaunch/libdlaunch_nccl.so"
 echo "libdlaunch 0 dlaunch (>= $version)" >"$app/DEBIAN/shlibs"
 echo "activate-noawait ldconfig" >"$app/DEBIAN/triggers"

@@ -16,7 +16,7 @@ import sys
 import zipfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PROGRAMS = ("dlaunch", "dlaunchctl", "dlcoll_perf", "dlcoll_info", "dlcoll_tune")
+PROGRAMS = ("dlaunch", "dlaunchctl", "dlaunch-inspect", "dlcoll_perf", "dlcoll_info", "dlcoll_tune")
 LIBRARIES = ("libdlaunch", "libdlcoll")
 HEADERS = ("launcher/api/dlaunch.h", "collectives/dlcoll.h", "collectives/dlcoll.hpp", "collectives/dlcoll_types.hpp")
 MACHINES = {"Advanced Micro Devices X86-64": "x86_64", "AArch64": "aarch64"}

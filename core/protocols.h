@@ -12,6 +12,7 @@
 #define PROTOCOL_HOSTS      2u  /* between a head and its hosts: launcher/hosts/frame.h */
 #define PROTOCOL_SEGMENT    10u /* between a launcher and its workers: core/segment.h */
 #define PROTOCOL_SHM        9u  /* between the ranks of a node: collectives/shm/memory.c */
+#define PROTOCOL_INSPECT    1u  /* between a launcher and dlaunch-inspect: agent/inspect/lines.h */
 
 /* What two nodes have in common, a byte each: begins every connection between launchers. */
 #define PROTOCOLS_OF_NODES (PROTOCOL_RENDEZVOUS | PROTOCOL_RELAY << 8 | PROTOCOL_DATA << 16)

@@ -25,7 +25,6 @@
 #include "agent/guardian.h"
 #include "agent/job_signals.h"
 #include "agent/base/mpir.h"
-#include "agent/stacks/helper.h"
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -506,6 +505,7 @@ static void set_remote(struct job_spec *job, const struct remote_job *remote)
 {
     job->report_fd = remote->report_fd;
     job->report_columns = remote->columns;
+    job->inspect = remote->inspect;
     job->rdzv.listen_fd = remote->listen_fd;
 }
 
@@ -592,8 +592,6 @@ static int launch_here(const struct remote_job *remote, int argc, char **argv)
 int main(int argc, char **argv)
 {
     fd_open_std();
-    if (argc > 0 && strcmp(argv[0], HELPER_NAME) == 0)
-        return helper_main(argc, argv);
     if (argc > 0 && strcmp(argv[0], FACTS_NAME) == 0)
         return facts_main(argc, argv);
     block_signal(SIGXFSZ);

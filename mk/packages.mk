@@ -43,6 +43,7 @@ test-image:
 
 bindir     = $(DESTDIR)$(PREFIX)/bin
 libdir     = $(DESTDIR)$(PREFIX)/lib
+libexecdir = $(DESTDIR)$(PREFIX)/libexec/dlaunch
 includedir = $(DESTDIR)$(PREFIX)/include
 mandir     = $(DESTDIR)$(PREFIX)/share/man
 docdir     = $(DESTDIR)$(PREFIX)/share/doc/dlaunch
@@ -60,9 +61,10 @@ install: $(PRODUCTS)
 # What is built already.
 ## install-built: the same without a build
 install-built:
-	install -d $(bindir) $(libdir)/pkgconfig $(includedir) $(docdir)/examples/data $(docdir)/doc $(docdir)/kubernetes $(bashdir) $(unitdir) $(userdir)
+	install -d $(bindir) $(libexecdir) $(libdir)/pkgconfig $(includedir) $(docdir)/examples/data $(docdir)/doc $(docdir)/kubernetes $(bashdir) $(unitdir) $(userdir)
 	install $(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/dlcoll_perf $(BUILD)/dlcoll_info $(BUILD)/dlcoll_tune $(bindir)
 	ln -sf dlaunch $(bindir)/dlaunchd
+	install $(BUILD)/dlaunch-inspect $(libexecdir)
 	install -m 644 $(BUILD)/libdlaunch.so.0 $(BUILD)/libdlcoll.so.0 $(BUILD)/libdlaunch_nccl.so $(libdir)
 	ln -sf libdlaunch.so.0 $(libdir)/libdlaunch.so
 	ln -sf libdlcoll.so.0 $(libdir)/libdlcoll.so
@@ -86,6 +88,7 @@ install-built:
 ## uninstall: takes away what install has put there
 uninstall:
 	rm -f $(bindir)/dlaunch $(bindir)/dlaunchd $(bindir)/dlaunchctl $(bindir)/dlcoll_perf $(bindir)/dlcoll_info $(bindir)/dlcoll_tune
+	rm -rf $(libexecdir)
 	rm -f $(libdir)/libdlaunch_nccl.so $(libdir)/libdlaunch.so $(libdir)/libdlaunch.so.0 $(libdir)/libdlcoll.so $(libdir)/libdlcoll.so.0
 	rm -f $(includedir)/dlaunch.h $(libdir)/pkgconfig/dlaunch.pc
 	rm -f $(includedir)/dlcoll.h $(includedir)/dlcoll.hpp $(includedir)/dlcoll_types.hpp $(libdir)/pkgconfig/dlcoll.pc $(unitdir)/dlaunch@.service $(userdir)/dlaunchd.service

@@ -52,11 +52,12 @@ room agent/output agent/base agent/process rendezvous/rules
 room agent/report agent/base rendezvous/rules
 room agent/device agent/base agent/process rendezvous/rules
 room agent/mpi agent/base rendezvous/rules
-room agent/stacks agent/base agent/process agent/report rendezvous/rules
+room agent/inspect rendezvous/rules
+room agent/stacks agent/base agent/inspect agent/process agent/report rendezvous/rules
 room agent/doctor agent/base agent/device agent/process agent/report rendezvous rendezvous/rules
 room launcher/options agent agent/base agent/device agent/output agent/process rendezvous rendezvous/rules rendezvous/wire
 room launcher/control agent agent/base agent/report rendezvous/rules
-room launcher/hosts launcher/options agent/base agent/output agent/process rendezvous/rules rendezvous/wire
+room launcher/hosts launcher/options agent/base agent/inspect agent/output agent/process rendezvous/rules rendezvous/wire
 room launcher/api launcher/hosts
 room collectives/base collectives
 room collectives/reduce collectives collectives/base

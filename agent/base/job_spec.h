@@ -88,6 +88,7 @@ struct job_spec {
     double hang_after; /* --hang_after, seconds; 0: hangs are not watched for */
     enum on_hang { ON_HANG_REPORT, ON_HANG_RESTART, ON_HANG_END } on_hang;
     const char *nccl_profiler; /* our plug-in for NCCL; NULL: it is not wanted, or not there */
+    const char *inspect;       /* dlaunch-inspect; NULL: the one that belongs to this program */
     int slow_percent;          /* --slow_ranks; 0: slow ranks are not watched for */
     struct {
         double at_s;    /* Unix time when the scheduler ends the job; 0: not known */

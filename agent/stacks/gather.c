@@ -60,7 +60,7 @@ struct gatherer *gatherer_new(uv_loop_t *loop, struct spawner *spawner,
     struct gatherer *g = xcalloc(1, sizeof(*g));
     g->loop = loop;
     g->cb = *cb;
-    g->sampler = sampler_new(loop, spawner);
+    g->sampler = sampler_new(loop, spawner, cb->inspect);
     uvx_scope_init(&g->scope, loop);
     uv_timer_init(loop, &g->timer);
     uvx_own(&g->scope, &g->timer);

@@ -22,7 +22,7 @@ struct gather_node {
     const struct rank_table *table; /* of the round; NULL: none runs */
     int group_rank;
     const char *host;
-    const struct sampler_worker *workers; /* that are alive here, by rank */
+    const struct inspect_worker *workers; /* that are alive here, by rank */
     size_t n;
 };
 
@@ -34,6 +34,7 @@ struct gather_callbacks {
     void (*complete)(void *arg, struct sample *s);
     bool (*request)(void *arg, const struct rdzv_request *r); /* false: no coordinator */
     void (*answer)(void *arg, const struct rdzv_answer *a);
+    const char *inspect; /* as in sampler.h */
 };
 
 struct gatherer *gatherer_new(uv_loop_t *loop, struct spawner *spawner,
@@ -54,7 +55,7 @@ bool gather_merge(const struct rdzv_answers *answers, struct buf *out);
 /* How many requests have been answered. */
 int gatherer_answers(const struct gatherer *g);
 
-/* The helper's process; 0: none runs. NULL is allowed. */
+/* The process of dlaunch-inspect; 0: none runs. NULL is allowed. */
 pid_t gatherer_pid(const struct gatherer *g);
 
 /* on_done of all that is under way is called with NULL now. NULL is closed already. */

@@ -7,7 +7,7 @@
 
 #include "agent/report/report_words.h"
 #include "agent/stacks/hang.h"
-#include "agent/stacks/kernel_side.h"
+#include "agent/inspect/kernel_side.h"
 #include "agent/stacks/sockets.h"
 #include "agent/stacks/stacks.h"
 #include "core/clock.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "agent/report/report_words.h"
-#include "agent/stacks/kernel_side.h"
+#include "agent/inspect/kernel_side.h"
 #include "core/clock.h"
 #include "core/mem.h"
 #include "core/uvx.h"

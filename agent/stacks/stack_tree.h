@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-#include "agent/stacks/sample.h"
+#include "agent/inspect/sample.h"
 
 struct stack_tree {
     struct stack_node {

@@ -26,7 +26,7 @@ struct last_look {
 struct stacks {
     struct node *n;
     struct gatherer *gatherer;      /* NULL: no stack was asked for */
-    struct sampler_worker *sampled; /* its workers; job->nproc */
+    struct inspect_worker *sampled; /* its workers; job->nproc */
     uv_timer_t timer;               /* looks for last answers */
     struct last_look last;
     char *kept; /* of the job, before it was stopped; NULL: none */
@@ -46,7 +46,7 @@ static void get_node(void *arg, struct gather_node *out)
         const struct worker *w = &n->workers[i];
         if (worker_is_alive(w))
             s->sampled[count++] =
-                (struct sampler_worker){w->rank, w->pid, segment_ops(&n->segment, i) > 0};
+                (struct inspect_worker){w->rank, w->pid, segment_ops(&n->segment, i) > 0};
     }
     *out = (struct gather_node){.table = in_round ? n->table : NULL,
                                 .group_rank = n->group_rank,
@@ -95,7 +95,8 @@ static struct gatherer *gatherer_of(struct stacks *s)
                                         .get_node = get_node,
                                         .complete = complete_sample,
                                         .request = send_request,
-                                        .answer = send_answer};
+                                        .answer = send_answer,
+                                        .inspect = s->n->job->inspect};
     if (!s->gatherer) {
         s->sampled = xcalloc((size_t)s->n->job->nproc, sizeof(*s->sampled));
         s->gatherer = gatherer_new(s->n->loop, s->n->spawner, &cb);

@@ -3,7 +3,7 @@
 #ifndef AGENT_STACKS_VERDICT_H
 #define AGENT_STACKS_VERDICT_H
 
-#include "agent/stacks/sample.h"
+#include "agent/inspect/sample.h"
 
 enum hang_state {
     HANG_NONE,    /* the job goes on, or nobody waits for anybody */

@@ -13,6 +13,7 @@
 #include "agent/process/spawn.h"
 #include "core/fd.h"
 #include "core/mem.h"
+#include "launcher/hosts/copies.h"
 #include "launcher/hosts/piped.h"
 
 #define FAILED 255 /* the exit status of an ssh that could not do its work */
@@ -24,11 +25,12 @@ struct copy {
 };
 
 struct forward {
-    uint32_t host;    /* as the head counts */
-    pid_t pid;        /* of its ssh */
-    int in, out, err; /* -1: closed */
-    bool closing;     /* its input ends after `to` */
-    struct copy dlaunch, program;
+    uint32_t host;       /* as the head counts */
+    pid_t pid;           /* of its ssh */
+    int in, out, err;    /* -1: closed */
+    bool closing;        /* its input ends after `to` */
+    struct copy dlaunch; /* with dlaunch-inspect */
+    struct copy program;
     struct buf to; /* written after what is copied */
 };
 
@@ -163,7 +165,9 @@ static int start_host(struct forwards *fs, const struct frame_forward *w, struct
     struct err e = ERR_INIT;
     if (forward_of(fs, w->host) || forward_start_get(w, &start) < 0)
         return -EPROTO;
-    int rc = start.copied ? begin_copy(&f.dlaunch, "/proc/self/exe", &e) : 0;
+    struct copies copies = {0};
+    int rc = start.copied ? copies_map(&copies, fs->inspect, &e) : 0;
+    f.dlaunch = (struct copy){copies.p, copies.n, 0};
     if (rc == 0)
         rc = run_ssh(fs, &f, start.argv, &e);
     forward_start_fini(&start);

@@ -24,6 +24,7 @@
 #include "core/mem.h"
 #include "core/named_file.h"
 #include "core/netaddr.h"
+#include "launcher/hosts/copies.h"
 #include "launcher/hosts/dial.h"
 #include "launcher/hosts/head_output.h"
 #include "launcher/hosts/head_rules.h"
@@ -65,7 +66,8 @@ struct head {
     struct peer *peers;
     struct source *sources; /* three for each peer */
     size_t npeers;
-    struct peer_piece program, dlaunch; /* to be copied; n is 0: not */
+    struct peer_piece program; /* to be copied; n is 0: not */
+    struct copies copies;      /* likewise */
 
     int epfd, signals;
     struct source signal_source, input_source, dial_source;
@@ -220,13 +222,13 @@ static int try_command(struct head *h, struct peer *p, struct err *e)
 {
     char *own[] = {(char *)"dlaunch", (char *)"--from_head", NULL};
     if (p->via) {
-        peer_start_through(p, reach_argv(&h->reach, h->o, p->host), h->dlaunch.n);
+        peer_start_through(p, reach_argv(&h->reach, h->o, p->host), h->copies.n > 0);
         return 0;
     }
     int rc = peer_start(p, h->spawner, p->here ? "/proc/self/exe" : h->reach.path,
                         p->here ? own : reach_argv(&h->reach, h->o, p->host), e);
     if (rc == 0 && !p->here)
-        p->piece[0] = h->dlaunch;
+        p->piece[0] = (struct peer_piece){h->copies.p, h->copies.n};
     return rc;
 }
 
@@ -776,8 +778,10 @@ static int map_copies(struct head *h, struct err *e)
     struct stat st;
     if (!opt_flag(h->o, OPT_bcast))
         return 0;
-    int rc = map_file("/proc/self/exe", &h->dlaunch, e);
-    if (rc == 0 && !opt_flag(h->o, OPT_module) && stat(program, &st) == 0 && S_ISREG(st.st_mode))
+    int rc = copies_map(&h->copies, NULL, e);
+    if (rc < 0)
+        return err_wrap(e, "--bcast");
+    if (!opt_flag(h->o, OPT_module) && stat(program, &st) == 0 && S_ISREG(st.st_mode))
         rc = map_file(program, &h->program, e);
     return rc;
 }
@@ -862,7 +866,7 @@ static int open_head(struct head *h, const struct host_list *hosts, struct err *
     h->input_source.end = INPUT;
     if (plan_options_check(h->o, hosts, e) < 0 ||
         plan_options_nodes(h->o, hosts->n, &h->min, &h->max, &h->spares, e) < 0 ||
-        map_copies(h, e) < 0 || reach_init(&h->reach, h->o, h->dlaunch.n, e) < 0 ||
+        map_copies(h, e) < 0 || reach_init(&h->reach, h->o, &h->copies, e) < 0 ||
         check_daemons(h, hosts, e) < 0)
         return 2;
     if (opt_given(h->o, OPT_events) &&
@@ -994,7 +998,7 @@ int head_print(struct options *o, const struct host_list *hosts, const struct he
     int program_at;
     if (plan_options_check(o, hosts, e) < 0 ||
         plan_options_nodes(o, hosts->n, &h.min, &h.max, &h.spares, e) < 0 ||
-        map_copies(&h, e) < 0 || reach_init(&h.reach, o, h.dlaunch.n, e) < 0 ||
+        map_copies(&h, e) < 0 || reach_init(&h.reach, o, &h.copies, e) < 0 ||
         check_daemons(&h, hosts, e) < 0)
         return -EINVAL;
     struct job_of_hosts j = {h.max, h.min, h.spares, NULL, "ID"};

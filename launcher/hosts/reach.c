@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/inspect/lines.h"
 #include "agent/process/spawn.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
@@ -28,22 +29,23 @@ static const char *quoted(struct options *o, const char *text)
 }
 
 /* The script that the login shell of the host, whichever it is, hands to sh. */
-static const char *command_line(struct options *o, size_t copied)
+static const char *command_line(struct options *o, const struct copies *copies)
 {
     char self[PATH_MAX] = "dlaunch";
     const char *script;
     ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
     if (n > 0)
         self[n] = '\0';
-    if (copied)
+    if (copies && copies->n)
         script = options_printf(
             o,
             "umask 077; d=`mktemp -d \"${TMPDIR:-/tmp}/dlaunch.XXXXXX\"` || exit; "
             "trap 'rm -rf \"$d\"' EXIT; "
-            "head -c %zu > \"$d/dlaunch\" && [ `wc -c < \"$d/dlaunch\"` -eq %zu ] && "
-            "chmod 700 \"$d/dlaunch\" && \"$d/dlaunch\" --version > /dev/null && " /* can be run */
+            "head -c %zu > \"$d/dlaunch\" && head -c %zu > \"$d/" INSPECT_NAME "\" && "
+            "[ `cat \"$d\"/* | wc -c` -eq %zu ] && chmod 700 \"$d\"/* && "
+            "\"$d/dlaunch\" --version > /dev/null && " /* can be run */
             "DLAUNCH_COPIED=\"$d\" exec \"$d/dlaunch\" --from_head",
-            copied, copied);
+            copies->dlaunch, copies->inspect, copies->n);
     else if (opt_given(o, OPT_prefix))
         script =
             options_printf(o, "exec %s --from_head",
@@ -60,7 +62,7 @@ static bool is_called(const char *path, const char *name)
     return strcmp(slash ? slash + 1 : path, name) == 0;
 }
 
-int reach_init(struct reach *r, struct options *o, size_t copied, struct err *e)
+int reach_init(struct reach *r, struct options *o, const struct copies *copies, struct err *e)
 {
     char **agent, **args = NULL;
     const char *how = opt_text(o, OPT_launch_agent);
@@ -126,7 +128,7 @@ int reach_init(struct reach *r, struct options *o, size_t copied, struct err *e)
         *w++ = (char *)"-p";
         *w++ = (char *)opt_text(o, OPT_ssh_port);
     }
-    r->command = command_line(o, copied);
+    r->command = command_line(o, copies);
     return 0;
 }
 

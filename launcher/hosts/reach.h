@@ -5,6 +5,7 @@
 #ifndef LAUNCHER_HOSTS_REACH_H
 #define LAUNCHER_HOSTS_REACH_H
 
+#include "launcher/hosts/copies.h"
 #include "launcher/hosts/host_list.h"
 
 enum reach_way {
@@ -21,9 +22,9 @@ struct reach {
     const char *command;
 };
 
-/* copied: how many bytes of dlaunch go in front of everything else on standard input, to be run
- * there (--bcast); 0: dlaunch is there. */
-int reach_init(struct reach *r, struct options *o, size_t copied, struct err *e);
+/* copies: what goes in front of everything else on standard input, to be run there (--bcast); of no
+ * bytes, or NULL: dlaunch is there. */
+int reach_init(struct reach *r, struct options *o, const struct copies *copies, struct err *e);
 
 /* Whether the host is this one, to be started without further ado. */
 bool reach_is_here(const struct host *h);

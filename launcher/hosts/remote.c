@@ -11,9 +11,11 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/inspect/lines.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/log.h"
@@ -57,6 +59,8 @@ struct remote {
     sigset_t mask;                       /* for the launcher */
     uint64_t kill_ns, drain_ns, stop_ns; /* stop_ns: of the first signal that asks for the end */
     char folder[512];                    /* of the copied program; "" none */
+    int inspect_fd;                      /* the copied dlaunch-inspect; -1: none was copied */
+    char inspect[32];                    /* its path */
 };
 enum { OUT, ERR, LOG, EVENTS };
 
@@ -206,6 +210,7 @@ static int run_launcher(struct remote *r, const int child[6],
                              .report_fd = r->report_fd,
                              .columns = r->plan.columns,
                              .programs = r->plan.programs,
+                             .inspect = *r->inspect ? r->inspect : NULL,
                              .listen_fd = r->plan.hosts_rendezvous ? r->listen_fd : 0};
     int argc, noptions;
     log_set_fd(job.log_fd);
@@ -750,11 +755,31 @@ static void remote_fini(struct remote *r)
     sealed_fini(&r->sealed);
     forwards_fini(&r->forwards);
     free(r->fds);
+    close_fd(&r->inspect_fd);
     buf_fini(&r->in);
     buf_fini(&r->out);
     buf_fini(&r->input);
     for (int i = 0; i < 4; i++)
         buf_fini(&r->streams[i].kept);
+}
+
+/* Takes over what has been copied to this folder, which goes: the files are needed no more by their
+ * names. */
+static void take_copies(struct remote *r, const char *folder)
+{
+    char *dlaunch = xasprintf("%s/dlaunch", folder);
+    char *inspect = xasprintf("%s/" INSPECT_NAME, folder);
+    struct stat st;
+    r->inspect_fd = open(inspect, O_RDONLY | O_CLOEXEC);
+    if (r->inspect_fd >= 0 && fstat(r->inspect_fd, &st) == 0 && st.st_size > 0) {
+        snprintf(r->inspect, sizeof(r->inspect), "/proc/self/fd/%d", r->inspect_fd);
+        r->forwards.inspect = r->inspect;
+    }
+    unlink(dlaunch);
+    unlink(inspect);
+    rmdir(folder);
+    free(dlaunch);
+    free(inspect);
 }
 
 int remote_main(const struct remote_head *head,
@@ -765,6 +790,7 @@ int remote_main(const struct remote_head *head,
                        .state_fd = -1,
                        .input_fd = -1,
                        .signals = -1,
+                       .inspect_fd = -1,
                        .streams = {{.fd = -1}, {.fd = -1}, {.fd = -1}, {.fd = -1}},
                        .launcher = -1};
     const char *copied = getenv("DLAUNCH_COPIED"); /* a folder: reach.c has put dlaunch there */
@@ -776,12 +802,8 @@ int remote_main(const struct remote_head *head,
         r.sealed = head->sealed;
     signal(SIGPIPE, SIG_IGN);
     prctl(PR_SET_NAME, "dl-host");
-    if (copied) { /* this process needs the file no more */
-        char *file = xasprintf("%s/dlaunch", copied);
-        unlink(file);
-        rmdir(copied);
-        free(file);
-    }
+    if (copied)
+        take_copies(&r, copied);
     int status = remote_run(&r, launch);
     remote_fini(&r);
     return status;

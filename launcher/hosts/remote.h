@@ -22,6 +22,7 @@ struct remote_job {
     int report_fd; /* takes the report for people */
     int columns;   /* of the terminal that it goes to, which may have colours; 0: it is none */
     char *const *programs; /* for programs_take() */
+    const char *inspect;   /* as in job_spec */
     int listen_fd;         /* the rendezvous listens on this socket; 0: on one of its own */
 };
 

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/base/own_file.h"
 #include "agent/device/gpu.h"
 #include "agent/device/placement.h"
 #include "agent/output/stdio_std.h"
@@ -1084,23 +1085,14 @@ static int find_program(struct job_spec *spec, struct options *o, int *exit_stat
     return -EINVAL;
 }
 
-/* The plug-in for NCCL is beside this program, where it was built, or where it was installed. */
 static const char *find_profiler(struct options *o)
 {
-    static const char *const places[] = {"", "/../lib", "/../lib/dlaunch"};
     const char *users = getenv("NCCL_PROFILER_PLUGIN");
-    char self[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-    if (n <= 0 || (users && strcasecmp(users, "none") == 0))
+    char path[PATH_MAX];
+    if ((users && strcasecmp(users, "none") == 0) ||
+        !own_file_find("libdlaunch_nccl.so", path, sizeof(path)))
         return NULL;
-    self[n] = '\0';
-    *strrchr(self, '/') = '\0';
-    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
-        const char *path = options_printf(o, "%s%s/libdlaunch_nccl.so", self, places[i]);
-        if (access(path, R_OK) == 0)
-            return path;
-    }
-    return NULL;
+    return options_printf(o, "%s", path);
 }
 
 int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct err *e)

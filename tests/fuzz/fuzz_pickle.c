@@ -4,8 +4,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "agent/stacks/pickle.h"
-#include "agent/stacks/torch_recorder.h"
+#include "agent/inspect/pickle.h"
+#include "agent/inspect/torch_recorder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/stacks/nccl_ras.h"
+#include "agent/inspect/nccl_ras.h"
 #include "agent/stacks/stack_tree.h"
 #include "agent/stacks/verdict.h"
 

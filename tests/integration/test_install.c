@@ -37,7 +37,8 @@ START_TEST(install_use_uninstall)
 
     /* Everything is there, with the prefix in it and nothing of DESTDIR. */
     shell(test_text(
-        "cd '%s/opt/dl'; test -x bin/dlaunch -a -x bin/dlaunchctl -a -L lib/libdlcoll.so -a -L "
+        "cd '%s/opt/dl'; test -x bin/dlaunch -a -x bin/dlaunchctl -a -x "
+        "libexec/dlaunch/dlaunch-inspect -a -L lib/libdlcoll.so -a -L "
         "lib/libdlaunch.so -a -f lib/libdlaunch_nccl.so;"
         "test -f share/man/man1/dlaunch.1 -a -f share/man/man3/dlcoll.3 -a"
         " -f share/bash-completion/completions/dlaunchctl -a -f share/doc/dlaunch/dlaunch.ini;"

@@ -307,6 +307,48 @@ START_TEST(python_without_py_spy)
 }
 END_TEST
 
+/* A dlaunch whose dlaunch-inspect is not there: one line says so, the ranks have a note, and the
+ * job goes on. */
+START_TEST(the_program_is_missing)
+{
+    struct proc p;
+    char *wait = test_text("echo up; while [ ! -e '%s' ]; do sleep 0.1; done", tmppath("go"));
+    ck_assert_int_eq(system(test_text("cp '%s' '%s'", build_path("dlaunch"), tmppath("dlaunch"))),
+                     0);
+    proc_start(&p,
+               ARGV(tmppath("dlaunch"), "--nproc_per_node", "2", "--fold", "off", "sh", "-c", wait),
+               env, 0);
+    proc_expect_out(&p, "up\nup\n", 60);
+    for (int i = 0; i < 2; i++)
+        expect_text(stacks_of(&p, (const char *[]){NULL}),
+                    test_text("ranks 0-1: no stack: dlaunch-inspect is missing: it belongs to "
+                              "dlaunch, into %s\n",
+                              tmpdir()));
+    write_file(tmppath("go"), "");
+    expect_status(&p, 0, 60);
+    ck_assert_int_eq(
+        count_text(p.err, "dlaunch: no stacks can be shown: dlaunch-inspect is missing"), 1);
+    proc_fini(&p);
+}
+END_TEST
+
+/* On a host to which dlaunch has been copied, dlaunch-inspect is there as well. */
+START_TEST(the_program_is_copied)
+{
+    struct proc p;
+    write_file(tmppath("ssh"), "#!/bin/sh\nshift\nexec sh -c \"$*\"\n");
+    ck_assert_int_eq(chmod(tmppath("ssh"), 0700), 0);
+    ck_assert_int_eq(mkdir(tmppath("there"), 0700), 0);
+    env[2] = test_text("TMPDIR=%s", tmppath("there"));
+    dlaunch_start(&p, env, "--bcast --launch_agent %%T/ssh -H 127.0.0.2:2 --timeout 2 %%W pause");
+    expect_status(&p, 124, 60);
+    expect_text(p.err, "[sleeps in pause]\n");
+    expect_no_text(p.err, "no stack: ");
+    ck_assert_int_eq(rmdir(tmppath("there")), 0); /* nothing is left */
+    proc_fini(&p);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("stacks");
@@ -320,6 +362,8 @@ static Suite *suite(void)
     tcase_add_test(t, python_by_its_offsets);
     tcase_add_test(t, python_by_py_spy);
     tcase_add_test(t, python_without_py_spy);
+    tcase_add_test(t, the_program_is_missing);
+    tcase_add_test(t, the_program_is_copied);
     suite_add_tcase(s, t);
     return s;
 }

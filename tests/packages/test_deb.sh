@@ -41,6 +41,9 @@ ok "apt-get installs them into a clean root"
 in_root dlaunch --nproc_per_node 3 --no_python sh -c 'echo rank $RANK of $WORLD_SIZE' || fail "dlaunch"
 for r in 0 1 2; do grep -q "^rank $r of 3\$" "$work/log" || fail "dlaunch's workers"; done
 ok "dlaunch starts workers"
+in_root dlaunch --timeout 1 --no_python sleep 100 && fail "--timeout"
+grep -q "sleeps in clock_nanosleep" "$work/log" || fail "dlaunch-inspect"
+ok "dlaunch finds dlaunch-inspect"
 in_root dlaunch --nproc_per_node 2 dlcoll_perf all_reduce --max 4K || fail "dlcoll_perf"
 ok "the library works under dlaunch"
 cc -o "$root/root/allreduce" "$here/../../examples/allreduce.c" -I"$root/usr/include" \

@@ -73,6 +73,7 @@ def launcher_works(e):
     assert all(f"rank {r} of 3\n" in out for r in range(3)), out
     assert e.run("python", "-m", "dlaunch", "--version") == e.run("dlaunch", "--version")
     e.run("dlaunch", "--nproc_per_node", "2", "--no_python", "sh", "-c", "exit 7", status=7)
+    assert e.run("dlaunch-inspect", "--version").startswith("dlaunch-inspect "), "dlaunch-inspect --version"
     # The launcher is a program of its own: no Python between the shell and the workers.
     with open(f"{e.prefix}/bin/dlaunch", "rb") as f:
         assert f.read(4) == b"\x7fELF"

@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/stacks/nccl_ras.h"
-#include "agent/stacks/pickle.h"
-#include "agent/stacks/torch_recorder.h"
+#include "agent/inspect/nccl_ras.h"
+#include "agent/inspect/pickle.h"
+#include "agent/inspect/torch_recorder.h"
 #include "agent/stacks/verdict.h"
 #include "core/clock.h"
 #include "core/mem.h"

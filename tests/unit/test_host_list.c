@@ -316,7 +316,7 @@ START_TEST(a_host_is_reached)
     ck_assert_int_eq(options_set(&o, opt_find(agents[_i].option + 2, strlen(agents[_i].option) - 2),
                                  agents[_i].value, FROM_ARGV, agents[_i].option, &e),
                      0);
-    ck_assert_msg(reach_init(&r, &o, 0, &e) == 0, "%s", e.msg);
+    ck_assert_msg(reach_init(&r, &o, NULL, &e) == 0, "%s", e.msg);
     ck_assert_str_eq(r.path, path);
     char **argv = reach_argv(&r, &o, &h);
     char *text = test_text("%s", agents[_i].agent);

@@ -1,8 +1,8 @@
 /* libdw_api.h: the functions of elfutils' libdw.so.1 that unwind stacks and name addresses, loaded
  * when a stack is first asked for. Their declarations are elfutils' (libdwfl.h, 0.158 and later):
  * the library keeps its binary interface, so its headers are not needed. */
-#ifndef AGENT_STACKS_LIBDW_API_H
-#define AGENT_STACKS_LIBDW_API_H
+#ifndef AGENT_INSPECT_LIBDW_API_H
+#define AGENT_INSPECT_LIBDW_API_H
 
 #include <elf.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-#include "agent/stacks/kernel_side.h"
+#include "agent/inspect/kernel_side.h"
 
 #include <dirent.h>
 #include <fcntl.h>

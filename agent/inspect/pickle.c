@@ -1,4 +1,4 @@
-#include "agent/stacks/pickle.h"
+#include "agent/inspect/pickle.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "agent/stacks/py_spy.h"
+#include "agent/inspect/py_spy.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/process/spawn.h"
 #include "core/fd.h"
 #include "core/mem.h"
 
@@ -19,20 +18,13 @@ extern char **environ;
 
 enum { OUTPUT_MAX = 4 << 20 };
 
-const char *py_spy_path(void)
+const char *py_spy_named(void)
 {
-    static char *path;
-    static bool searched;
     const char *named = getenv("PYSPY_BIN");
-    if (named && *named)
-        return named;
-    if (!searched)
-        path = exec_find("py-spy", NULL);
-    searched = true;
-    return path;
+    return named && *named ? named : NULL;
 }
 
-bool py_spy_start(struct py_spy *p, const char *path, int pid)
+bool py_spy_start(struct py_spy *p, int pid)
 {
     char number[16];
     char *argv[] = {"py-spy", "dump", "--json", "--nonblocking", "--pid", number, NULL};
@@ -45,7 +37,8 @@ bool py_spy_start(struct py_spy *p, const char *path, int pid)
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, fds[1], STDOUT_FILENO);
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-    int rc = posix_spawn(&p->pid, path, &actions, NULL, argv, environ);
+    int rc = posix_spawnp(&p->pid, py_spy_named() ? py_spy_named() : "py-spy", &actions, NULL, argv,
+                          environ);
     posix_spawn_file_actions_destroy(&actions);
     close(fds[1]);
     p->fd = fds[0];

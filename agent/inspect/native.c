@@ -1,4 +1,4 @@
-#include "agent/stacks/native.h"
+#include "agent/inspect/native.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/stacks/libdw_api.h"
-#include "agent/stacks/remote.h"
+#include "agent/inspect/libdw_api.h"
+#include "agent/inspect/remote.h"
 #include "core/clock.h"
 #include "core/fd.h"
 

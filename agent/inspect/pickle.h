@@ -2,8 +2,8 @@
  * floats, booleans and None, of protocol 2 and later. Nothing is called and nothing imported: what
  * asks for that is refused, except the constructors by which PyTorch marks lists of one type, which
  * are read as the lists. Any input is safe. */
-#ifndef AGENT_STACKS_PICKLE_H
-#define AGENT_STACKS_PICKLE_H
+#ifndef AGENT_INSPECT_PICKLE_H
+#define AGENT_INSPECT_PICKLE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* remote.h: another process's memory and its mapped files, read from outside while it runs. */
-#ifndef AGENT_STACKS_REMOTE_H
-#define AGENT_STACKS_REMOTE_H
+#ifndef AGENT_INSPECT_REMOTE_H
+#define AGENT_INSPECT_REMOTE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "agent/stacks/sample.h"
+#include "agent/inspect/sample.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* kernel_side.h: what /proc says of a process and its threads: state, kernel function, system call,
  * CPU time, bytes. */
-#ifndef AGENT_STACKS_KERNEL_SIDE_H
-#define AGENT_STACKS_KERNEL_SIDE_H
+#ifndef AGENT_INSPECT_KERNEL_SIDE_H
+#define AGENT_INSPECT_KERNEL_SIDE_H
 
-#include "agent/stacks/sample.h"
+#include "agent/inspect/sample.h"
 
 /* The system call of a thread that was stopped while it slept: which one it was is not known. */
 #define KERNEL_SIDE_RESTARTED "restarted call"

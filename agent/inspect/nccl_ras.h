@@ -1,13 +1,13 @@
 /* nccl_ras.h: what NCCL's RAS service (2.28.7 and later) says of the ranks of its communicators:
  * how many operations each has launched. Any process of the job that serves it on this host knows
  * those of all hosts. One that has launched fewer than others of its communicator is waited for. */
-#ifndef AGENT_STACKS_NCCL_RAS_H
-#define AGENT_STACKS_NCCL_RAS_H
+#ifndef AGENT_INSPECT_NCCL_RAS_H
+#define AGENT_INSPECT_NCCL_RAS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "agent/stacks/sample.h"
+#include "agent/inspect/sample.h"
 
 #define NCCL_RAS_MS   150 /* for the whole answer */
 #define NCCL_RAS_PORT 28028

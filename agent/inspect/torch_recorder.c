@@ -1,4 +1,4 @@
-#include "agent/stacks/torch_recorder.h"
+#include "agent/inspect/torch_recorder.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -8,8 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/stacks/pickle.h"
-#include "agent/stacks/remote.h"
+#include "agent/inspect/pickle.h"
+#include "agent/inspect/remote.h"
 #include "core/fd.h"
 #include "core/hash.h"
 

@@ -1,4 +1,4 @@
-#include "agent/stacks/remote.h"
+#include "agent/inspect/remote.h"
 
 #include <elf.h>
 #include <errno.h>

@@ -5,12 +5,12 @@
  * interpreter, for readers like this one (cpython, Include/internal/pycore_debug_offsets.h; that
  * table's own layout belongs to a minor version: 3.13, 3.14). Of 3.11 and 3.12 this reader knows
  * where they are. 3.8 to 3.10 are left to py-spy. */
-#ifndef AGENT_STACKS_PYTHON_H
-#define AGENT_STACKS_PYTHON_H
+#ifndef AGENT_INSPECT_PYTHON_H
+#define AGENT_INSPECT_PYTHON_H
 
 #include <stdbool.h>
 
-#include "agent/stacks/sample.h"
+#include "agent/inspect/sample.h"
 
 enum python_kind {
     PYTHON_NONE,     /* not a Python program */

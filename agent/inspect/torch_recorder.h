@@ -2,10 +2,10 @@
  * has set TORCH_NCCL_DEBUG_INFO_PIPE_FILE: the worker writes a dump when a byte comes through that
  * pipe, within a second or so, by a thread of its own. It is asked when samples are taken; the dump
  * helps those that follow. */
-#ifndef AGENT_STACKS_TORCH_RECORDER_H
-#define AGENT_STACKS_TORCH_RECORDER_H
+#ifndef AGENT_INSPECT_TORCH_RECORDER_H
+#define AGENT_INSPECT_TORCH_RECORDER_H
 
-#include "agent/stacks/sample.h"
+#include "agent/inspect/sample.h"
 
 #define TORCH_RECORDER_FRESH_S 3 /* an older dump says nothing of what is now */
 

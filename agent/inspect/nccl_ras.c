@@ -4,7 +4,7 @@
  *   nobody listens, or not NCCL     nothing is known
  *   it knows no JSON                the answer is text, in which no object begins: the same
  *   it does not answer in time      the same: it waits for processes that do not answer */
-#include "agent/stacks/nccl_ras.h"
+#include "agent/inspect/nccl_ras.h"
 
 #include <jansson.h>
 #include <poll.h>
@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "agent/stacks/remote.h"
+#include "agent/inspect/remote.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/mem.h"

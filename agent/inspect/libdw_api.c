@@ -1,4 +1,4 @@
-#include "agent/stacks/libdw_api.h"
+#include "agent/inspect/libdw_api.h"
 
 #include <dlfcn.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* sample.h: what is seen of one worker from outside at one moment: its threads, their stacks, and
  * what the kernel says of them. Plain values; encode and decode are exact inverses. */
-#ifndef AGENT_STACKS_SAMPLE_H
-#define AGENT_STACKS_SAMPLE_H
+#ifndef AGENT_INSPECT_SAMPLE_H
+#define AGENT_INSPECT_SAMPLE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -4,10 +4,10 @@
  * is copied while it sleeps. A thread that runs, or whose stack cannot be followed from there, is
  * stopped by ptrace for as long as it takes to copy its registers and the top of its stack, tens of
  * microseconds, and unwound afterwards. */
-#ifndef AGENT_STACKS_NATIVE_H
-#define AGENT_STACKS_NATIVE_H
+#ifndef AGENT_INSPECT_NATIVE_H
+#define AGENT_INSPECT_NATIVE_H
 
-#include "agent/stacks/sample.h"
+#include "agent/inspect/sample.h"
 
 /* Adds frames to the sample's threads that have none. Sets s->stopped_us, and s->note if there is
  * less than there could be. */

@@ -1,10 +1,10 @@
-#include "agent/stacks/python.h"
+#include "agent/inspect/python.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/stacks/remote.h"
+#include "agent/inspect/remote.h"
 #include "core/mem.h"
 
 enum { THREADS_MAX = 4096, TRIES = 4, LINE_TABLE_MAX = 65536 };

@@ -1481,6 +1481,8 @@ void agent_get_status(struct agent *a, struct agent_status *out)
     if (a->node.state == NODE_DONE && agent_rules_exit_status(a->rules) != 0)
         out->health = "FAILED";
     node_get_info(&a->node, &out->rdzv);
+    if (!agent_rules_tells_result(a->rules))
+        out->rdzv.decided = (struct generation){0};
     for (int i = 0; i < a->node.job->nproc; i++)
         worker_status(&a->node.workers[i], a->node.job, &a->status[i]);
     features_status(a->features, out);

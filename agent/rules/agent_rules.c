@@ -898,6 +898,11 @@ int agent_rules_exit_status(const struct agent_rules *r)
     return r->exit_status;
 }
 
+bool agent_rules_tells_result(const struct agent_rules *r)
+{
+    return !r->abandoned;
+}
+
 static void check_workers(const struct agent_rules *r)
 {
     const struct round *round = &r->round;

@@ -222,6 +222,9 @@ bool agent_rules_failed(const struct agent_rules *r);
 bool agent_rules_killed(const struct agent_rules *r); /* SIGKILL was sent to all */
 /* Of the launcher, once FINISH has come. */
 int agent_rules_exit_status(const struct agent_rules *r);
+/* Whether that is the job's. A node that had to leave processes behind ends with a status of its
+ * own. */
+bool agent_rules_tells_result(const struct agent_rules *r);
 
 /* Aborts unless the invariants hold. Called after each event in builds for tests, and by the
  * simulator. */

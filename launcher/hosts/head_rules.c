@@ -247,14 +247,19 @@ static int weight(const struct host *h)
     return h->result.decided ? 2 : h->reported || h->result.status == 0;
 }
 
-/* Of results that are alike the first one told stays. */
+/* Of launchers' own results the first one told stays; of those that coordinators have told and that
+ * are alike, that of the host which stands first in the list. Such ones may differ: two parts of a
+ * job, neither of them a majority, end each for a reason of its own. */
 static bool knows_more(const struct host *a, const struct host *b)
 {
     int wa = weight(a), wb = weight(b);
     if (wa != wb || wa < 2)
         return wa > wb;
-    return a->result.epoch != b->result.epoch ? a->result.epoch > b->result.epoch
-                                              : a->result.counter > b->result.counter;
+    if (a->result.epoch != b->result.epoch)
+        return a->result.epoch > b->result.epoch;
+    if (a->result.counter != b->result.counter)
+        return a->result.counter > b->result.counter;
+    return a < b;
 }
 
 void head_rules_told(struct head_rules *r, size_t host, const struct frame_exit *f, bool reported)

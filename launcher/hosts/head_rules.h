@@ -18,10 +18,13 @@
  * How the job ended, the first of these that there is:
  *   the head has ended the job     ENDING: for a signal before it began, or for want of hosts
  *   a coordinator's result         which the launchers that were there to the end all tell; of two
- *                                  coordinators the one that was elected later knows more
- *   a launcher's own result        with a report, or success: it lost the coordinator
+ *                                  coordinators the one that was elected later knows more; of two
+ *                                  that are alike the first host's in the list counts
+ *   a launcher's own result        with a report, or success: it lost the coordinator; the first
+ *                                  one told
  *   any launcher's failure         without a report: it refused its options
- * The order in which hosts tell does not matter: a host that was cut off tells last, and late. */
+ * The order in which hosts tell what coordinators have decided does not matter: a host that was cut
+ * off tells last, and late. */
 #ifndef LAUNCHER_HOSTS_HEAD_RULES_H
 #define LAUNCHER_HOSTS_HEAD_RULES_H
 

@@ -443,6 +443,7 @@ START_TEST(a_worker_that_does_not_die)
     request();
     pass(31 * S);
     DID("LEAVE SIG15 KILL");
+    ck_assert(agent_rules_tells_result(N.r));
     N.freeing = true; /* then it is given time */
     pass(60 * S);
     ck_assert(strstr(did(), "STUCK STUCK"));
@@ -453,6 +454,7 @@ START_TEST(a_worker_that_does_not_die)
     ck_assert(!agent_rules_exited(N.r, 1, false, N.now));
     ck_assert(agent_rules_drained(N.r, 1, N.now));
     DID("ENDED STOPPED");
+    ck_assert(!agent_rules_tells_result(N.r));
     agent_rules_finish(N.r, 143, N.now);
     did();
     ck_assert_int_eq(agent_rules_exit_status(N.r), 125);

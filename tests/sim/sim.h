@@ -1,5 +1,5 @@
-/* sim.h: a job on a virtual clock: the real rules of a coordinator, of its members and of their
- * agents, with workers that are made up. A scenario is a cluster and what happens to it:
+/* sim.h: a job on a virtual clock: the real rules of a coordinator, of its members, of their agents
+ * and of dlaunch -H, with workers that are made up. A scenario is a cluster and what happens to it:
  * connections are cut, hosts fall silent, links drop one direction, hold back, or deliver twice,
  * launchers freeze, die and come back, nodes leave and join late, no two clocks run alike; workers
  * fail, hang, hang in exec, cannot be executed, ignore SIGTERM, do not die of SIGKILL, keep their
@@ -30,8 +30,13 @@
  *   I17  a worker that has succeeded is not run again in its round
  *   I18  nothing is started on a node that has left, or that was told that the job ends
  *   I19  a request to stop ends the node's workers within its grace, whatever hangs
- *   I20  a job succeeds only if all workers of its last round have; another status, and the failure
- *        that is named first, are those of something that has happened
+ *   I20  a job succeeds only if all workers of its last round have; the report of a failed one has
+ *        what the schedule let happen, at the time at which that was, and nothing else; the failure
+ *        that is named first is the one that the order of these times makes the cause, and the
+ *        status is that failure's; a job that still has restarts ends for no other
+ *   I22  dlaunch -H ends with the status of the coordinator that was elected last, of those whose
+ *        result its hosts have told, in whatever order they tell; all that tell of one coordinator
+ *        tell the same; a status of its own has a reason
  *   I21  the agent reports the end of a round when no process of the round is left, and reads all
  *        output first
  *
@@ -46,6 +51,7 @@
  *     sim_agent.c        drives agent_rules
  *     sim_worker.c       stands for the workers
  *     sim_guardian.c     stands for the guardian
+ *     sim_head.c         drives head_rules
  *     sim_fault.c        what goes wrong
  *     sim_check.c        the invariants
  *     sim_scenario.c        a scenario from its seed to its end */
@@ -54,6 +60,7 @@
 
 #include "agent/rules/agent_rules.h"
 #include "core/mem.h"
+#include "launcher/hosts/head_rules.h"
 #include "rendezvous/rules/member_state.h"
 #include "rendezvous/rules/rdzv_state.h"
 #include "tests/lib/nsec.h"
@@ -103,6 +110,10 @@ enum sim_kind {
     EV_FREED, /* the same: the kernel has freed its memory */
     EV_GONE,  /* node; number: how long a request may take: has it ended the workers? */
     EV_BORED, /* node: its user stops what hangs */
+    EV_HEAD_HEARS,  /* host; number: what it tells the head */
+    EV_HOST_HEARS,  /* host; number: what the head tells it */
+    EV_HEAD_SIGNAL, /* number: the signal */
+    EV_HEAD_TICK,
 };
 
 struct sim_event {
@@ -199,6 +210,7 @@ struct sim_worker {
     bool keeps_pipes;   /* a process that it leaves behind does */
     bool unread;        /* its end was told, and not yet that its output is read */
     bool ok, succeeded; /* its exit; whether it has exited with 0 in this round */
+    int blames;         /* the rank of whose death it fails; -1 */
     int orphans;        /* processes that it leaves behind */
     struct failure failure;
 };
@@ -283,12 +295,34 @@ struct sim_round {
     int ok;      /* and those that have succeeded */
     int nfailed; /* failures in it, of these ranks: */
     struct sim_failed {
-        int rank, status;
+        enum failure_kind kind;
+        int rank, status, blames;
         uint64_t at;
     } failed[32];
     uint64_t from_ns, until_ns; /* the first of its workers started, the last one ended */
     int rank0;                  /* a node */
     int *rank_of;               /* of each node; -1 */
+};
+
+/* A host of dlaunch -H, and its connection to the head. */
+struct sim_host {
+    int node; /* that it is; -1: it has no plan */
+    uint64_t up_at, down_at;
+    uint64_t cut_until;
+    bool broken, closed; /* nothing is sent to the head any more; the head knows */
+    bool gone;           /* the host knows */
+    bool began, exited, reported, told;
+    struct frame_exit exit;
+};
+
+struct sim_head {
+    struct head_rules *rules; /* NULL: the job has no head */
+    struct sim_host *hosts;
+    int nhosts;
+    uint64_t tick_at;
+    bool planned, over, killed;
+    bool began;      /* it has heard of workers that run */
+    bool codes[256]; /* statuses for which it may end the job itself */
 };
 
 /* A connection of a worker to the store. */
@@ -316,6 +350,7 @@ struct sim_world {
     uint64_t *epochs;
     int nepochs, cap_epochs;
     int half_from, half_n;
+    struct sim_head head;
     int endpoints; /* fresh launchers ask so many nodes in turn; 0: an oracle tells them */
     bool failover; /* coordinators die often */
     bool replays;  /* messages may be delivered again */
@@ -326,6 +361,7 @@ struct sim_world {
     int failures;  /* of workers */
     bool asked[STOP_REASONS]; /* what somebody wanted the end for, */
     bool codes[256];          /* and the statuses that this gives */
+    bool survivors;           /* workers fail of the death of others */
     bool wild;                /* workers do all that workers can */
     bool ends;                /* users and schedulers stop jobs */
     uint64_t timeout_ns;      /* --timeout; 0: none */
@@ -339,7 +375,8 @@ extern struct sim_world W;
 struct sim_total {
     uint64_t events, faults, rounds, restarts, resumes, success, failed, spares, respawns, fenced,
         guarded, elected, replayed, beats, writes, refused_writes, obstructed, forged, longest_ns,
-        starts, requests, in_exec, stubborn, unkillable, left_behind, abandoned;
+        starts, requests, in_exec, stubborn, unkillable, left_behind, abandoned, clock_error_ns,
+        headed, head_results;
 };
 extern struct sim_total sim_total;
 
@@ -420,6 +457,15 @@ void sim_agent_bored(struct sim_node *n);
 /* Looks whether a request has ended its workers. */
 void sim_agent_gone(struct sim_node *n, uint64_t within);
 
+/* sim_head.c */
+void sim_head_new(void); /* of the job of W.rules */
+void sim_head_free(void);
+void sim_head_event(const struct sim_event *e);
+void sim_head_began(const struct sim_node *n);
+void sim_head_exited(const struct sim_node *n, bool killed, bool silent);
+void sim_head_fault(void);
+void sim_head_orphan(int host);
+
 /* sim_worker.c */
 bool sim_worker_start(struct sim_node *n, int i); /* false: there is no process */
 void sim_worker_cannot(struct sim_node *n, int i);
@@ -452,9 +498,11 @@ struct sim_round *sim_round_of(const struct sim_node *n); /* which it runs */
 void sim_check_start(struct sim_node *n, int i);
 void sim_check_ended(struct sim_node *n); /* one of its workers */
 void sim_check_failed(struct sim_node *n, int i);
+void sim_check_again(struct sim_node *n, int i); /* it starts: what it did before is no end */
 void sim_check_coordinator(struct sim_node *n);
 void sim_check_message(struct sim_node *n, const struct buf *b);
 void sim_check_result(struct sim_node *n, const struct rdzv_result *r);
+void sim_check_head(void);
 void sim_check_end(void);
 
 /* sim_scenario.c: the hash of the trace. nodes: 0, or how many. */

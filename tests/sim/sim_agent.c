@@ -197,6 +197,8 @@ static void carry_out(struct sim_node *n, const struct agent_action *a)
         break;
     case AGENT_STATE:
         sim_trace(agent_rules_state_name(n->agent), sim_index(n), a->from);
+        if (agent_rules_state(n->agent) == NODE_RUNNING)
+            sim_head_began(n);
         break;
     case AGENT_PREPARED:
         n->prepared = n->asked;
@@ -263,6 +265,7 @@ static void carry_out(struct sim_node *n, const struct agent_action *a)
     case AGENT_CLOSE:
         CHECK("I21", !n->writing, "the agent of node %d ends without its output", sim_index(n));
         n->closed = W.look = true;
+        sim_head_exited(n, false, false);
         sim_trace("closes", sim_index(n), 0);
         break;
     case AGENT_DIE:

@@ -11,6 +11,7 @@
 
 #define NODES_BEYOND(max)   (64 + (max) / 4) /* launchers that may wait beside those with a place */
 #define MESSAGES_PER_SECOND 200              /* of one node */
+#define CLOCK_ERROR         (5 * SEC)        /* half of the slowest way there and back */
 
 void sim_broken(const char *invariant, const char *fmt, ...)
 {
@@ -144,8 +145,18 @@ void sim_check_failed(struct sim_node *n, int i)
     const struct failure *f = &n->workers[i].failure;
     W.failures++;
     if (r->nfailed < (int)ARRAY_LEN(r->failed))
-        r->failed[r->nfailed] = (struct sim_failed){f->rank, failure_exit_status(f), now};
+        r->failed[r->nfailed] =
+            (struct sim_failed){f->kind, f->rank, failure_exit_status(f), f->caused_by, now};
     r->nfailed++;
+}
+
+void sim_check_again(struct sim_node *n, int i)
+{
+    struct sim_round *r = sim_round_of(n);
+    for (int k = 0; k < r->nfailed && r->nfailed <= (int)ARRAY_LEN(r->failed); k++) {
+        if (r->failed[k].rank == n->base_rank + i)
+            r->failed[k--] = r->failed[--r->nfailed];
+    }
 }
 
 /* The same once more at the end, by the time stamps alone. */
@@ -213,20 +224,113 @@ void sim_check_message(struct sim_node *n, const struct buf *b)
 
 /* -------------------------------------------------------------------------------------- the end */
 
-/* The status, and the failure that is named first, are those of something that has happened. */
-static void check_truth(const struct rdzv_result *res, const struct sim_round *r)
+/* What the schedule let happen to the rank; NULL: nothing but an end by dlaunch. */
+static const struct sim_failed *scheduled(const struct sim_round *r, int rank)
 {
-    const struct failure *first = res->n ? &res->failures[0] : NULL;
-    bool found = !first || first->kind == FAILURE_NODE || r->nfailed > (int)ARRAY_LEN(r->failed);
+    for (int i = 0; i < r->nfailed; i++) {
+        if (r->failed[i].rank == rank)
+            return &r->failed[i];
+    }
+    return NULL;
+}
+
+/* Every failure of the report is one of the schedule, at its time, as far as clocks that do not run
+ * alike allow to know it. */
+static void check_happened(const struct rdzv_result *res, const struct sim_round *r,
+                           const struct sim_node *coordinator)
+{
+    for (size_t i = 0; i < res->n; i++) {
+        const struct failure *f = &res->failures[i];
+        if (f->kind == FAILURE_NODE)
+            continue;
+        const struct sim_failed *s = scheduled(r, f->rank);
+        if (f->kind == FAILURE_STOPPED) {
+            CHECK("I20", !s, "rank %d has failed, and is reported as stopped", f->rank);
+            continue;
+        }
+        CHECK("I20", s && s->kind == f->kind && s->status == failure_exit_status(f),
+              "rank %d is reported with status %d, which it has not ended with", f->rank,
+              failure_exit_status(f));
+        uint64_t at = sim_when(coordinator, f->seen_ns);
+        uint64_t off = at > s->at ? at - s->at : s->at - at;
+        CHECK("I20", off <= CLOCK_ERROR, "rank %d is reported as failed %.1f s too early or late",
+              f->rank, (double)off / 1e9);
+        sim_total.clock_error_ns = off > sim_total.clock_error_ns ? off : sim_total.clock_error_ns;
+    }
+}
+
+/* Whether the death of another rank in the report has made this one fail. */
+static bool is_consequence(const struct rdzv_result *res, const struct failure *f)
+{
+    bool node_lost = false, known = false;
+    if (f->kind == FAILURE_STOPPED)
+        return true;
+    for (size_t i = 0; i < res->n; i++) {
+        const struct failure *o = &res->failures[i];
+        node_lost |= o->kind == FAILURE_NODE;
+        known |= o->rank >= 0 && o->rank == f->caused_by;
+        if (o->rank >= 0 && o->rank == f->caused_by && o->kind != FAILURE_STOPPED)
+            return true;
+    }
+    return f->caused_by >= 0 && !known && node_lost;
+}
+
+static bool is_hard(const struct failure *f)
+{
+    return f->kind != FAILURE_EXIT;
+}
+
+/* Whether a is the cause rather than b, by their times: an exit may be what survivors do. */
+static bool precedes(const struct failure *a, const struct failure *b)
+{
+    if (is_hard(a) == is_hard(b))
+        return a->seen_ns < b->seen_ns;
+    return is_hard(a) ? a->seen_ns <= b->seen_ns + FAILURE_SKEW_NS
+                      : a->seen_ns + FAILURE_SKEW_NS < b->seen_ns;
+}
+
+/* The failure that is named first is the cause of the others, and has given the status. */
+static void check_first(const struct rdzv_result *res)
+{
+    const struct failure *first = &res->failures[0];
+    CHECK("I20", res->exit_code == failure_exit_status(first),
+          "the job ends with %d, and with %d for the first failure", res->exit_code,
+          failure_exit_status(first));
+    CHECK("I20", !is_consequence(res, first), "rank %d is named first, and was not the cause",
+          first->rank);
+    for (size_t i = 1; i < res->n; i++) {
+        const struct failure *f = &res->failures[i];
+        CHECK("I20", is_consequence(res, f) || !precedes(f, first),
+              "rank %d is named first, and rank %d has failed before", first->rank, f->rank);
+    }
+}
+
+/* A program that cannot be executed is not started again. */
+static bool has_exec(const struct rdzv_result *res)
+{
+    for (size_t i = 0; i < res->n; i++) {
+        if (res->failures[i].kind == FAILURE_EXEC)
+            return true;
+    }
+    return false;
+}
+
+/* What the result of a round says is what the schedule let happen in it. */
+static void check_truth(const struct rdzv_result *res, const struct sim_round *r,
+                        const struct sim_node *coordinator)
+{
     if (res->exit_code == 0)
         CHECK("I20", r->ok == r->world, "the job succeeds, and %d of %d workers have", r->ok,
               r->world);
-    if (res->reason != STOP_FAILURE || res->exit_code == 0)
+    if (res->exit_code == 0 || r->nfailed > (int)ARRAY_LEN(r->failed))
         return;
-    for (int i = 0; i < r->nfailed && i < (int)ARRAY_LEN(r->failed) && !found; i++)
-        found = r->failed[i].rank == first->rank && r->failed[i].status == res->exit_code;
-    CHECK("I20", found, "the job ends with %d for rank %d, which has not failed so", res->exit_code,
-          first ? first->rank : -1);
+    check_happened(res, r, coordinator);
+    if (res->reason != STOP_FAILURE)
+        return;
+    CHECK("I20", res->n > 0, "the job ends for a failure that it does not name");
+    CHECK("I20", res->restarts == W.rules.max_restarts || res->final[0] || has_exec(res),
+          "the job ends with %d of %d restarts", res->restarts, W.rules.max_restarts);
+    check_first(res);
 }
 
 static bool was_asked(const struct rdzv_result *r)
@@ -259,7 +363,7 @@ void sim_check_result(struct sim_node *n, const struct rdzv_result *r)
     if (own.gen.counter && other_job(own.gen, info.gen))
         return;
     if (n->round >= 0 && generation_equal(sim_round_of(n)->gen, info.gen))
-        check_truth(r, sim_round_of(n));
+        check_truth(r, sim_round_of(n), &W.nodes[n->follows]);
     if (info.finished)
         CHECK("I12",
               r->exit_code == info.result->exit_code && strcmp(r->text, info.result->text) == 0,
@@ -267,8 +371,55 @@ void sim_check_result(struct sim_node *n, const struct rdzv_result *r)
               r->text, info.result->exit_code, info.result->text);
 }
 
+/* Whether the head is to believe a rather than b, which stands before a in its list. */
+static bool knows_more(const struct sim_host *a, const struct sim_host *b)
+{
+    const struct frame_exit *x = &a->exit, *y = &b->exit;
+    bool a_has = a->reported || x->status == 0, b_has = b->reported || y->status == 0;
+    if (!x->decided || !y->decided)
+        return x->decided != y->decided ? x->decided : a_has > b_has;
+    return x->epoch != y->epoch ? x->epoch > y->epoch : x->counter > y->counter;
+}
+
+/* A candidate that gives up has the epoch of the coordinator before, and no round. */
+static bool tells_of_same(const struct frame_exit *a, const struct frame_exit *b)
+{
+    return a->decided && b->decided && a->epoch == b->epoch && a->counter == b->counter &&
+           a->counter > 0;
+}
+
+/* The head's status, from what its hosts have told it. */
+void sim_check_head(void)
+{
+    const struct sim_host *best = NULL;
+    int status = head_rules_status(W.head.rules);
+    if (head_rules_ends(W.head.rules)) {
+        CHECK("I22", W.head.codes[status & 255], "the head ends the job with %d", status);
+        return;
+    }
+    for (const struct sim_host *h = W.head.hosts; h < W.head.hosts + W.head.nhosts; h++) {
+        if (!h->told)
+            continue;
+        sim_total.head_results += h->exit.decided;
+        if (best && tells_of_same(&h->exit, &best->exit))
+            CHECK("I22", best->exit.status == h->exit.status, "nodes %d and %d tell %d and %d",
+                  best->node, h->node, best->exit.status, h->exit.status);
+        if (!best || knows_more(h, best))
+            best = h;
+    }
+    for (const struct sim_host *h = W.head.hosts; best && h < W.head.hosts + W.head.nhosts; h++) {
+        if (h->told && !h->exit.decided && !knows_more(best, h) && h->exit.status == status)
+            return; /* launchers' own results, which are alike: the first one told */
+    }
+    CHECK("I22", status == (best ? best->exit.status : 1),
+          "the head ends with %d, and node %d has told %d", status, best ? best->node : -1,
+          best ? best->exit.status : 1);
+}
+
 void sim_check_end(void)
 {
+    bool heads = W.head.rules && !W.head.over && !W.head.killed;
+    CHECK("I7", !heads, "the head has not come to an end");
     check_rounds_apart();
     for (int i = 0; i < W.n; i++) {
         struct sim_node *n = &W.nodes[i];

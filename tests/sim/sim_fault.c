@@ -62,6 +62,8 @@ void sim_kill(int i, int how)
         return;
     enum rdzv_end end = how == 0 ? RDZV_END_CLOSED : RDZV_END_RESET;
     sim_trace("kill", i, (uint64_t)how);
+    if (!n->closed)
+        sim_head_exited(n, true, how == 2);
     W.look = true;
     for (int k = 0; k < W.nlinks; k++) {
         struct sim_link *l = &W.links[k];
@@ -234,7 +236,7 @@ static void kill_some(int i)
     if (!n->m || (n->s && !W.failover && !one_in(10)))
         return;
     sim_kill(i, (int)below(3));
-    if (!one_in(4))
+    if (!one_in(4) && !W.head.rules) /* a head starts no launcher again */
         sim_push((struct sim_event){
             .at = now + below(one_in(4) ? 500 * MSEC : 20 * SEC), .kind = EV_START, .who = i});
 }
@@ -243,6 +245,8 @@ void sim_fault(void)
 {
     int i = (int)below((uint64_t)W.n);
     sim_total.faults++;
+    if (W.head.rules && !W.head.killed && one_in(6))
+        sim_head_fault();
     switch (below(11)) {
     case 0:
     case 1:

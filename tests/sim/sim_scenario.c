@@ -111,6 +111,12 @@ static void step(void)
         if (same)
             sim_agent_bored(n);
         break;
+    case EV_HEAD_HEARS:
+    case EV_HOST_HEARS:
+    case EV_HEAD_SIGNAL:
+    case EV_HEAD_TICK:
+        sim_head_event(&e);
+        break;
     }
     buf_fini(&e.bytes);
 }
@@ -181,6 +187,7 @@ static void make_world(uint64_t seed, int nodes)
     W.replays = !nodes && one_in(3);
     W.beats = one_in(2);
     W.wild = one_in(2);
+    W.survivors = one_in(2);
     W.timeout_ns = W.wild && one_in(8) ? SEC + below(60 * SEC) : 0;
     W.asked[STOP_TIMEOUT] = W.codes[124] = W.timeout_ns;
     W.endpoints = 0;
@@ -190,6 +197,7 @@ static void make_world(uint64_t seed, int nodes)
     W.faults_until = W.faults_from + (nodes ? 10 * SEC : one_in(2) ? 60 * SEC : below(15 * SEC));
     W.end = W.faults_until + 200 * SEC;
     bool ranks = !nodes && one_in(2), crowd = one_in(1000);
+    bool headed = !nodes && !crowd && one_in(3);
     make_room(max + (int)below(4) + (crowd ? 100 + max / 4 : 0)); /* spares, or too many */
     if (W.rules.elect && !nodes && one_in(2))
         W.endpoints = 1 + (int)below(W.n < 5 ? (uint64_t)W.n : 5);
@@ -200,6 +208,10 @@ static void make_world(uint64_t seed, int nodes)
                                                       : -1;
         n->nproc = 1 + (int)below(3);
         /* Some jobs have a witness, or a coordinator that is none of the nodes. */
+        if (headed) {
+            strcpy(n->run_id, "job");
+            continue; /* it starts when it has its plan */
+        }
         if ((i == W.n - 1 && i > 0 && seed % 3 == 1) || (i == 0 && W.n > 1 && seed % 7 == 1)) {
             n->nproc = 0;
             n->node_rank = -1;
@@ -208,13 +220,17 @@ static void make_world(uint64_t seed, int nodes)
         uint64_t at = i == 0 ? 0 : one_in(4) && !nodes ? below(40 * SEC) : below(50 * MSEC);
         sim_push((struct sim_event){.at = now + at, .kind = EV_START, .who = i});
     }
+    if (headed)
+        sim_head_new();
+    sim_total.headed += headed;
     sim_push((struct sim_event){.at = W.faults_from + below(5 * SEC), .kind = EV_FAULT});
 }
 
 /* Somebody was told the result, and nobody waits for one any more. */
 static bool is_over(void)
 {
-    if (!W.look || W.finished == 0)
+    bool heads = W.head.rules && !W.head.over && !W.head.killed;
+    if (!W.look || W.finished == 0 || heads)
         return false;
     W.look = false;
     for (int i = 0; i < W.n; i++) {
@@ -236,6 +252,7 @@ uint64_t sim_scenario(uint64_t seed, int nodes)
     if (now > W.faults_until && now - W.faults_until > sim_total.longest_ns)
         sim_total.longest_ns = now - W.faults_until;
     uint64_t hash = W.hash;
+    sim_head_free();
     for (int i = 0; i < W.n; i++)
         sim_kill(i, 2);
     sim_forget_events();

@@ -35,7 +35,8 @@ int sim_workers_alive(const struct sim_node *n)
 bool sim_worker_start(struct sim_node *n, int i)
 {
     struct sim_worker *w = &n->workers[i];
-    *w = (struct sim_worker){.start = ++n->starts};
+    *w = (struct sim_worker){.start = ++n->starts, .blames = -1};
+    sim_check_again(n, i);
     sim_trace("worker starts", sim_index(n), (uint64_t)i);
     sim_total.starts++;
     if (wildly(60)) {
@@ -84,6 +85,22 @@ static void begin_to_end(struct sim_node *n, int i, bool ok)
     push(n, EV_FREED, w->freeing ? below(3 * SEC) : below(5 * MSEC), i);
 }
 
+/* Workers that were in touch with the one that has died, and fail of it: they end with 1. */
+static void kill_survivors(const struct sim_node *of, int rank)
+{
+    for (int k = 0; k < W.n; k++) {
+        struct sim_node *n = &W.nodes[k];
+        for (int i = 0; n->m && n->round == of->round && n->in_round && i < n->nproc; i++) {
+            struct sim_worker *w = &n->workers[i];
+            if (!w->alive || w->in_exec || w->dying || w->hangs || w->blames >= 0 || one_in(2))
+                continue;
+            w->fails = true;
+            w->blames = rank;
+            push(n, EV_EXIT, below(one_in(4) ? 400 * MSEC : 40 * MSEC), i);
+        }
+    }
+}
+
 static void fail(struct sim_node *n, int i, enum failure_kind kind)
 {
     struct failure *f = &n->workers[i].failure;
@@ -94,11 +111,14 @@ static void fail(struct sim_node *n, int i, enum failure_kind kind)
     f->local_rank = i;
     f->exit_code = kind == FAILURE_EXIT ? 1 : kind == FAILURE_EXEC ? 127 : 0;
     f->signal = kind == FAILURE_SIGNAL ? SIGSEGV : kind == FAILURE_STOPPED ? SIGTERM : 0;
+    f->caused_by = n->workers[i].blames;
     f->seen_ns = sim_clock(n);
     if (kind == FAILURE_STOPPED)
         return;
     sim_trace("worker fails", sim_index(n), kind);
     sim_check_failed(n, i);
+    if (W.survivors && f->caused_by < 0 && now < W.faults_until)
+        kill_survivors(n, f->rank);
 }
 
 void sim_worker_cannot(struct sim_node *n, int i)
@@ -161,7 +181,7 @@ void sim_worker_event(struct sim_node *n, const struct sim_event *e)
         begin_to_end(n, i, false);
     } else { /* EV_EXIT */
         if (w->fails)
-            fail(n, i, one_in(2) ? FAILURE_EXIT : FAILURE_SIGNAL);
+            fail(n, i, w->blames >= 0 || one_in(2) ? FAILURE_EXIT : FAILURE_SIGNAL);
         begin_to_end(n, i, !w->fails);
     }
 }

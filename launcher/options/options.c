@@ -374,6 +374,13 @@ static const char **append(struct options *o, const char **to, const char *text)
     return list;
 }
 
+static int check(enum opt_id id, const char *text, struct err *e)
+{
+    if (id == OPT_export && !parse_is_export(text))
+        return err_set(e, -EINVAL, PARSE_NO_VARIABLE, text);
+    return opt_check(id, text, e);
+}
+
 int options_set(struct options *o, enum opt_id id, const char *text, enum opt_from from,
                 const char *source, struct err *e)
 {
@@ -383,7 +390,7 @@ int options_set(struct options *o, enum opt_id id, const char *text, enum opt_fr
     if (o->torchrun && from == FROM_PET && opt_table[id].kind == KIND_CHOICE &&
         find_word(opt_table[id].values, text) < 0)
         return 0;
-    if (opt_check(id, text, e) < 0) {
+    if (check(id, text, e) < 0) {
         o->exit_status = exit_status(o, id, text, from);
         return err_wrap(e, from == FROM_FILE ? "%s: %s" : "%s", source, OPT_KEY(&opt_table[id]));
     }

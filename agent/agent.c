@@ -22,6 +22,7 @@
 #include "agent/process/data_socket.h"
 #include "agent/process/exit_notify.h"
 #include "agent/process/file_limit.h"
+#include "agent/process/oom.h"
 #include "agent/process/sweep.h"
 #include "agent/report/pod_message.h"
 #include "agent/report/report.h"
@@ -177,6 +178,14 @@ static void show_alive(struct agent *a)
                           memory_order_relaxed);
 }
 
+/* Why this node leaves, because the worker could not be started; NULL: it does not. */
+static const char *own_trouble(const struct agent *a, const struct worker *w)
+{
+    const struct rdzv_config *c = &a->node.job->rdzv;
+    bool costs = !w->ok && agent_rules_costs_node(&w->failure, a->node.table->nnodes, c->min_nodes);
+    return costs ? w->failure.message : NULL;
+}
+
 /* attempt: of a worker that is started again; 0: the round's. */
 static void start(struct agent *a, struct worker *w, int attempt)
 {
@@ -195,7 +204,7 @@ static void start(struct agent *a, struct worker *w, int attempt)
     if (r < 0) {
         features_worker_ended(a->features, w);
         agent_rules_not_started(a->rules, w->local_rank, w->state == WORKER_EXITED,
-                                lease_clock_ns());
+                                own_trouble(a, w), lease_clock_ns());
         return;
     }
     agent_rules_started(a->rules, w->local_rank, lease_clock_ns());
@@ -395,7 +404,8 @@ static void die(struct agent *a)
     rdzv_abandon(a->rdzv);
     log_set_writer(NULL, NULL);
     log_set_patience(LOG_LAST_WORDS_MS);
-    log_error("the guardian process was killed; ended every worker");
+    struct oom_watch *oom = oom_watch_of(features_find(a->features, &oom_feature));
+    log_error("the guardian process was killed%s; ended every worker", oom ? oom_words(oom) : "");
     _exit(128 + SIGKILL);
 }
 
@@ -844,6 +854,9 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
     features_worker_ended(a->features, w);
     if (w->ok)
         segment_exited(&a->node.segment, w->local_rank);
+    const char *trouble = own_trouble(a, w);
+    if (trouble && !agent_rules_leaving(a->rules)) /* its program has not run */
+        agent_rules_cannot(a->rules, trouble, lease_clock_ns());
     agent_rules_exited(a->rules, w->local_rank, w->ok, lease_clock_ns());
     show_alive(a);
     advance(a);
@@ -1403,6 +1416,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
                  .loop = loop,
                  .scope = &a->scope,
                  .started_ns = mono_ns(),
+                 .oom_told = &link->page->oom_told,
                  .state_name = "INIT",
                  .log_dir = "",
                  .segment = SEGMENT_INIT,

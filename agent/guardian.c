@@ -4,7 +4,8 @@
  *   a stop signal, not forwarded     -> we die of it: as "guardian killed"
  *   another child dies               -> it is reaped
  *   agent exits, not clean           -> sweep; its status, 125 for 0
- *   agent killed by a signal         -> sweep; a line; 128+signal
+ *   agent killed by a signal         -> sweep; a line, with the word memory if the kernel wanted
+ *                                       some; 128+signal
  *   lease over                       -> SIGKILL to all, sweep; a line; 125; also if guardian and
  *                                       agent are stopped
  *   a sweep that does not end        -> a line for each that is left; 125
@@ -34,6 +35,7 @@
 #include "agent/base/mpir.h"
 #include "agent/process/cgroup.h"
 #include "agent/process/clone3.h"
+#include "agent/process/oom.h"
 #include "agent/process/pidns.h"
 #include "agent/process/spawn.h"
 #include "agent/process/sweep.h"
@@ -67,6 +69,7 @@ struct guardian {
     siginfo_t exit; /* how the agent ended, once it is reaped */
     pid_t *others;  /* children that this process had before it was dlaunch (a shell's exec) */
     int nothers;
+    struct oom_watch oom;
 };
 
 /* --------------------------------------------------------------------------------- agent's side */
@@ -539,8 +542,9 @@ static int guardian_finish(struct guardian *g, pid_t agent)
         char number[24];
         snprintf(number, sizeof(number), "signal %d", g->exit.si_status);
         status = 128 + g->exit.si_status;
-        log_error("the agent (pid %d) was killed by %s%s; ended %u %s", (int)agent,
-                  name ? "SIG" : "", name ? name : number, ended, plural);
+        log_error("the agent (pid %d) was killed by %s%s%s; ended %u %s", (int)agent,
+                  name ? "SIG" : "", name ? name : number,
+                  g->exit.si_status == SIGKILL ? oom_words(&g->oom) : "", ended, plural);
     } else {
         if (g->exit.si_status || atomic_load(&g->page->clean))
             status = g->exit.si_status;
@@ -573,6 +577,7 @@ int guardian_run(const struct guardian_opts *opts,
     if (agent == 0)
         agent_process(&g, agent_main, arg, &link);
     close_fd(&g.agent_end);
+    oom_open(&g.oom, &g.page->oom_told);
     int status = EXIT_OURS;
     if (agent < 0) {
         spawn_explain("start the agent", errno, &e);
@@ -584,6 +589,7 @@ int guardian_run(const struct guardian_opts *opts,
     close_fd(&g.signals);
     close_fd(&g.tstp);
     close_fd(&g.our_end);
+    oom_close(&g.oom);
     free(g.others);
     munmap(g.page, sizeof(*g.page));
     return status;

@@ -34,6 +34,12 @@ struct spawner; /* the children's stacks, failures not yet fetched. For one thre
 
 #define SPAWN_KEEP_MAX 8
 
+/* When memory runs out, the kernel is to take a worker, not the process that would tell of it. So a
+ * child's oom_score_adj is so much higher than ours, from when its program runs on: as if it had a
+ * fifth of the limit's memory more than it has. Never above the kernel's 1000, never lower than it
+ * was, which takes a privilege. */
+#define SPAWN_OOM_MORE 200
+
 struct spawn_request {
     const char *path; /* for execve: absolute, or relative to cwd */
     char *const *argv;
@@ -47,6 +53,7 @@ struct spawn_request {
     bool session;   /* a session of its own, see child_main() */
     bool outlives;  /* not killed when the parent dies */
     int cgroup_fd;  /* directory of a cgroup v2 to start in, if that can be had; -1 none */
+    bool vital;     /* as necessary as this process; else SPAWN_OOM_MORE holds for it */
     void *owned[2]; /* taken, and freed with free() when the program runs or cannot */
 };
 

@@ -868,9 +868,10 @@ static bool is_late(const json_t *pair, const struct path_figures *f)
 static bool is_narrow(const json_t *pair, const struct path_figures *f)
 {
     double bps = number(pair, "bps");
+    double usual = f->bps < BANDWIDTH_SURE ? f->bps : BANDWIDTH_SURE;
     bool beside = f->n > 2 && !json_is_true(at(pair, "local")); /* else it is the CPUs' */
-    return !has_failed(pair) && ((beside && bps < BANDWIDTH_SHARE * fmin(f->bps, BANDWIDTH_SURE)) ||
-                                 bps < BANDWIDTH_LEAST);
+    return !has_failed(pair) &&
+           ((beside && bps < BANDWIDTH_SHARE * usual) || bps < BANDWIDTH_LEAST);
 }
 
 static bool is_bad(const json_t *pair, const struct path_figures *f)

@@ -18,7 +18,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "agent/process/spawn.h"
+#include "agent/process/exec_why.h"
 #include "core/fd.h"
 #include "core/mem.h"
 

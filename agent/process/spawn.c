@@ -26,6 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/process/exec_why.h"
 #include "agent/process/cgroup.h"
 #include "core/fd.h"
 #include "core/mem.h"

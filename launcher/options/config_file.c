@@ -22,7 +22,7 @@
 #include "core/mem.h"
 #include "core/parse.h"
 #include "launcher/options/rdzv_conf.h"
-#include "launcher/options/words.h"
+#include "launcher/options/shell_split.h"
 
 #define SECTION_MAX  48    /* inih keeps 49 bytes of a section's name */
 #define SECTION_NONE "[?]" /* stands for one that does not exist */
@@ -290,7 +290,7 @@ static int read_command(struct reader *r, const char *value)
     if (r->command_at)
         return complain(r, "command is given twice (first in line %u)", r->command_at);
     r->command_at = r->line;
-    if (words_split(r->o, value, &words, &e) < 0)
+    if (shell_split(r->o, value, &words, &e) < 0)
         return complain(r, "command: %s", e.msg);
     if (r->o->command_from > FROM_FILE)
         return 1;

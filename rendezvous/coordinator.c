@@ -437,7 +437,7 @@ static void on_events(struct caller *k, struct rd *body)
 {
     struct coordinator *c = k->coordinator;
     struct event e;
-    uint64_t sent, now = lease_clock_ns(), wall = wall_ns();
+    uint64_t sent, now = lease_clock_ns(), day = day_ns();
     int n;
     bool good = rdzv_get_events(body, &sent, &n);
     for (; good && n > 0; n--) {
@@ -448,7 +448,7 @@ static void on_events(struct caller *k, struct rd *body)
             event_fini(&e);
             continue;
         }
-        e.wall_ns = wall - (now - e.at_ns);
+        e.wall_ns = day - (now - e.at_ns);
         event_log_take(c->log, &e);
     }
     if (!good || !rd_done(body))
@@ -459,8 +459,8 @@ static void on_events(struct caller *k, struct rd *body)
 static void keep_event(struct coordinator *c, const struct event *event)
 {
     struct event e = *event;
-    uint64_t now = mono_ns();
-    e.wall_ns = wall_ns() - (now > e.at_ns ? now - e.at_ns : 0);
+    uint64_t now = lease_clock_ns();
+    e.wall_ns = day_ns() - (now > e.at_ns ? now - e.at_ns : 0);
     if (e.name == EVENT_ELECTED)
         event_log_lead(c->log, true);
     event_log_add(c->log, &e);

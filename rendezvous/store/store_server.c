@@ -3,87 +3,54 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "core/clock.h"
+#include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
 #include "rendezvous/store/store_service.h"
 
-/* Happy path: store_server_adopt -> on_poll ... on_poll -> gone -> on_conn_closed. The timer runs
- * only while a reader is stalled. End: store_server_close -> every handle closed -> on_closed, and
- * the server is freed. */
+/* Happy path: store_server_adopt -> on_poll ... on_poll. The timer runs only while a reader is
+ * stalled. End: store_server_close -> both handles closed -> on_closed, and the server is freed. */
 struct store_server {
     struct store_service service;
     uv_loop_t *loop;
+    uv_poll_t poll; /* of the service's epoll set, while there is one */
     uv_timer_t tick;
-    size_t handles;           /* not yet closed */
+    int handles;              /* not yet closed */
     bool said[STORE_REASONS]; /* in this round */
     void (*on_closed)(void *arg);
     void *arg;
 };
 
-struct server_conn {
-    struct store_conn conn;
-    uv_poll_t poll;
-};
+static void on_tick(uv_timer_t *t);
+
+static void server_turn(struct store_server *s)
+{
+    store_service_turn(&s->service, 0);
+    int period = store_service_period_ms(&s->service);
+    if (period < 0)
+        uv_timer_stop(&s->tick);
+    else if (!uv_is_active((uv_handle_t *)&s->tick))
+        uv_timer_start(&s->tick, on_tick, (uint64_t)period, (uint64_t)period);
+}
 
 static void on_tick(uv_timer_t *t)
 {
-    struct store_server *s = container_of(t, struct store_server, tick);
-    store_service_tick(&s->service, mono_ns());
-    if (!store_service_has_stalled(&s->service))
-        uv_timer_stop(t);
+    server_turn(container_of(t, struct store_server, tick));
 }
 
-/* libuv treats a connection reset as an error and stops polling. */
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
-    struct store_server *s = poll->data;
-    struct server_conn *sc = container_of(poll, struct server_conn, poll);
-    unsigned ready = status < 0 ? STORE_POLL_HANGUP : 0;
-    if (events & UV_READABLE)
-        ready |= STORE_POLL_IN;
-    if (events & UV_WRITABLE)
-        ready |= STORE_POLL_OUT;
-    store_service_ready(&s->service, &sc->conn, ready);
-    if (store_service_has_stalled(&s->service) && !uv_is_active((uv_handle_t *)&s->tick)) {
-        uint64_t period_ms = s->service.stall_ns / 4000000 + 1;
-        uv_timer_start(&s->tick, on_tick, period_ms, period_ms);
-    }
-}
-
-static bool server_watch(struct store_service *s, struct store_conn *c)
-{
-    (void)s;
-    struct server_conn *sc = container_of(c, struct server_conn, conn);
-    if (!c->events)
-        return uv_poll_stop(&sc->poll) == 0;
-    int events = (c->events & STORE_POLL_IN ? UV_READABLE : 0) |
-                 (c->events & STORE_POLL_OUT ? UV_WRITABLE : 0);
-    return uv_poll_start(&sc->poll, events, on_poll) == 0;
-}
-
-static void server_on_handle_closed(struct store_server *s)
-{
-    if (--s->handles)
-        return;
-    s->on_closed(s->arg);
-    free(s);
-}
-
-static void on_conn_closed(uv_handle_t *h)
-{
-    struct store_server *s = h->data;
-    free(container_of((uv_poll_t *)h, struct server_conn, poll));
-    server_on_handle_closed(s);
+    (void)status, (void)events;
+    server_turn(container_of(poll, struct store_server, poll));
 }
 
 /* Logs a violation: the client sees only the end of its connection, because the protocol has no
  * error reply. One line per reason and round, whichever the client; with --verbose all of them. */
-static void server_report(struct store_server *s, const struct store_conn *c, enum store_reason why)
+static void on_violation(void *arg, const struct store_conn *c, enum store_reason why)
 {
+    struct store_server *s = arg;
     struct netaddr a = {.len = sizeof(a.ss)};
     char text[ADDR_STRLEN + 16] = "a client that is gone", size[48] = "";
     unsigned long long asked = c->session.decoder.scan.asked;
@@ -105,43 +72,47 @@ static void server_report(struct store_server *s, const struct store_conn *c, en
     log_notice("the workers' store hung up on %s: %s%s", text, store_reason_text(why), size);
 }
 
-static void gone(struct store_service *s, struct store_conn *c, enum store_reason why)
-{
-    struct server_conn *sc = container_of(c, struct server_conn, conn);
-    if (why)
-        server_report(container_of(s, struct store_server, service), c, why);
-    uv_close((uv_handle_t *)&sc->poll,
-             on_conn_closed); /* removes the descriptor from the loop at once */
-    close(c->fd);
-}
-
-static const struct store_driver driver = {.watch = server_watch, .gone = gone};
-
 struct store_server *store_server_new(uv_loop_t *loop, const struct store_server_opts *opts)
 {
     struct store_server *s = xmalloc(sizeof(*s)); /* not cleared, because most of it is a buffer */
+    const struct store_service_opts service = {.legacy_113 = opts->legacy_113,
+                                               .stall_ms = opts->stall_ms,
+                                               .on_violation = on_violation,
+                                               .arg = s};
+    store_service_init(&s->service, &service);
     s->loop = loop;
-    store_service_init(&s->service, &driver, opts->legacy_113, opts->stall_ms);
     uv_timer_init(loop, &s->tick);
-    s->tick.data = NULL; /* in no scope (uvx.h) */
+    s->poll.data = s->tick.data = NULL; /* in no scope (uvx.h) */
     s->handles = 1;
     memset(s->said, 0, sizeof(s->said));
     return s;
 }
 
+/* Before the first connection: in many jobs there is none. */
+static int server_open(struct store_server *s)
+{
+    int rc = store_service_open(&s->service);
+    if (rc < 0)
+        return rc;
+    rc = uv_poll_init(s->loop, &s->poll, s->service.epoll);
+    if (rc < 0) {
+        close_fd(&s->service.epoll);
+        return rc;
+    }
+    s->handles++;
+    uv_poll_start(&s->poll, UV_READABLE, on_poll);
+    return 0;
+}
+
 void store_server_adopt(struct store_server *s, int fd)
 {
-    struct server_conn *sc = xmalloc(sizeof(*sc));
-    int rc = uv_poll_init(s->loop, &sc->poll, fd);
+    int rc = s->service.epoll < 0 ? server_open(s) : 0;
     if (rc < 0) {
         log_verbose("store: cannot serve a connection: %s", uv_strerror(rc));
-        close(fd);
-        free(sc);
+        close_fd(&fd);
         return;
     }
-    sc->poll.data = s;
-    s->handles++;
-    store_service_adopt(&s->service, &sc->conn, fd);
+    store_service_adopt(&s->service, fd);
 }
 
 void store_server_reset(struct store_server *s)
@@ -162,15 +133,30 @@ void store_server_get_stats(const struct store_server *s, struct store_server_st
         out->rejected += out->rejected_for[i];
 }
 
+static void on_handle_closed(struct store_server *s)
+{
+    if (--s->handles)
+        return;
+    s->on_closed(s->arg);
+    free(s);
+}
+
+static void on_poll_closed(uv_handle_t *h)
+{
+    on_handle_closed(container_of((uv_poll_t *)h, struct store_server, poll));
+}
+
 static void on_tick_closed(uv_handle_t *h)
 {
-    server_on_handle_closed(container_of((uv_timer_t *)h, struct store_server, tick));
+    on_handle_closed(container_of((uv_timer_t *)h, struct store_server, tick));
 }
 
 void store_server_close(struct store_server *s, void (*on_closed)(void *arg), void *arg)
 {
     s->on_closed = on_closed;
     s->arg = arg;
-    store_service_fini(&s->service);
+    if (s->service.epoll >= 0)
+        uv_close((uv_handle_t *)&s->poll, on_poll_closed); /* takes the set from the loop at once */
     uv_close((uv_handle_t *)&s->tick, on_tick_closed);
+    store_service_fini(&s->service);
 }

@@ -1,7 +1,6 @@
 /* store_server.h: the workers' key-value store on the loop, speaking PyTorch's TCPStore protocol
- * (dlaunch-protocol(7)). The thin driver: bytes come from connections, store_proto.h decodes them,
- * store_table.h applies them, replies go out. It does not listen: whoever owns the listener hands
- * it connections. */
+ * (dlaunch-protocol(7)): the loop waits for the service's epoll set (store_service.h). It does not
+ * listen: whoever owns the listener hands it connections. */
 #ifndef RENDEZVOUS_STORE_STORE_SERVER_H
 #define RENDEZVOUS_STORE_STORE_SERVER_H
 
@@ -15,9 +14,8 @@
 struct store_server;
 
 struct store_server_opts {
-    bool legacy_113;   /* a client without handshake speaks torch 1.13/2.0's opcodes, not 2.1's */
-    unsigned stall_ms; /* a client with over 64 MiB unread is dropped after this without progress;
-                          0: 30 s */
+    bool legacy_113; /* as in store_service.h */
+    unsigned stall_ms;
 };
 
 struct store_server *store_server_new(uv_loop_t *loop, const struct store_server_opts *opts);

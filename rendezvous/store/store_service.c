@@ -1,18 +1,51 @@
 #include "rendezvous/store/store_service.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "core/clock.h"
+#include "core/fd.h"
 #include "core/mem.h"
 
 #define SEND_TURN_MAX (1u << 20) /* bytes sent to one connection in its turn */
 #define SEND_PIECES   64
+#define EVENTS        256 /* of a turn */
 
-/* --- Adopting ----------------------------------------------------------------------------------*/
+/* --- Connections
+ * ----------------------------------------------------------------------------------*/
+
+static void service_drop(struct store_service *s, struct store_conn *c, enum store_reason why)
+{
+    if (why)
+        s->rejected[why]++;
+    if (why && s->opts.on_violation)
+        s->opts.on_violation(s->opts.arg, c, why);
+    store_session_fini(&c->session);
+    list_remove(&c->link);
+    list_remove(&c->stalled);
+    s->conns_n--;
+    /* Closing alone does not remove it from the epoll set while a fork()'s child has the connection
+     * open. */
+    epoll_ctl(s->epoll, EPOLL_CTL_DEL, c->fd, NULL);
+    close_fd(&c->fd);
+    list_append(&s->dropped, &c->link);
+}
+
+static void free_dropped(struct store_service *s)
+{
+    while (!list_alone(&s->dropped)) {
+        struct store_conn *c = container_of(s->dropped.next, struct store_conn, link);
+        list_remove(&c->link);
+        free(c);
+    }
+}
 
 static void set_option(int fd, int level, int name, int value)
 {
@@ -20,31 +53,32 @@ static void set_option(int fd, int level, int name, int value)
                sizeof(value)); /* fails on a socket other than TCP, without harm */
 }
 
-void store_service_adopt(struct store_service *s, struct store_conn *c, int fd)
+static bool service_wait_for(struct store_service *s, struct store_conn *c, unsigned events)
 {
+    struct epoll_event ev = {.events = events, .data.ptr = c};
+    c->events = events;
+    return epoll_ctl(s->epoll, EPOLL_CTL_MOD, c->fd, &ev) == 0 ||
+           (errno == ENOENT && epoll_ctl(s->epoll, EPOLL_CTL_ADD, c->fd, &ev) == 0);
+}
+
+void store_service_adopt(struct store_service *s, int fd)
+{
+    struct store_conn *c = malloc(sizeof(*c));
+    if (!c) {
+        close(fd);
+        return;
+    }
     set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1); /* to detect a client whose host is lost */
     c->fd = fd;
     c->eof = false;
     c->progress_ns = 0;
-    store_session_init(&c->session, &s->shared, s->legacy_113);
+    store_session_init(&c->session, &s->shared, s->opts.legacy_113);
     list_append(&s->conns, &c->link);
     list_init(&c->stalled);
     s->conns_n++;
-    c->events = STORE_POLL_IN;
-    if (!s->driver->watch(s, c))
-        store_service_ready(s, c, STORE_POLL_HANGUP);
-}
-
-static void service_drop(struct store_service *s, struct store_conn *c, enum store_reason why)
-{
-    if (why)
-        s->rejected[why]++;
-    store_session_fini(&c->session);
-    list_remove(&c->link);
-    list_remove(&c->stalled);
-    s->conns_n--;
-    s->driver->gone(s, c, why);
+    if (!service_wait_for(s, c, EPOLLIN))
+        service_drop(s, c, STORE_OK);
 }
 
 /* --- Sending -----------------------------------------------------------------------------------*/
@@ -110,14 +144,11 @@ static void service_flush(struct store_service *s, struct store_conn *c)
     note_stall(s, c);
     unsigned events = 0;
     if (!c->eof && o->len <= STORE_UNREAD_MAX)
-        events |= STORE_POLL_IN;
+        events |= EPOLLIN;
     if (o->len)
-        events |= STORE_POLL_OUT;
-    if (events != c->events) {
-        c->events = events;
-        if (!s->driver->watch(s, c))
-            service_drop(s, c, STORE_OK);
-    }
+        events |= EPOLLOUT;
+    if (events != c->events && !service_wait_for(s, c, events))
+        service_drop(s, c, STORE_OK);
 }
 
 static void flush_woken(struct store_service *s)
@@ -151,17 +182,19 @@ static enum received receive(struct store_service *s, struct store_conn *c)
     return GONE;
 }
 
-void store_service_ready(struct store_service *s, struct store_conn *c, unsigned ready)
+static void on_conn_event(struct store_service *s, struct store_conn *c, unsigned events)
 {
     enum received got = NOTHING;
-    if (ready & STORE_POLL_HANGUP) {
+    if (c->fd < 0) /* an earlier event of this turn has dropped it */
+        return;
+    if (events & (EPOLLERR | EPOLLHUP)) {
         /* The answers are not read, but the earlier requests still apply. */
         while ((got = receive(s, c)) == RECEIVED)
             ;
         if (got != GONE)
             service_drop(s, c, STORE_OK);
     } else {
-        if (ready & STORE_POLL_IN)
+        if (events & EPOLLIN)
             got = receive(s, c);
         if (got == END) {
             c->eof = true;
@@ -173,31 +206,54 @@ void store_service_ready(struct store_service *s, struct store_conn *c, unsigned
     flush_woken(s);
 }
 
-/* --- Stalled ones ------------------------------------------------------------------------------*/
+/* --- Turns -------------------------------------------------------------------------------------*/
 
-bool store_service_has_stalled(const struct store_service *s)
+static void drop_stalled(struct store_service *s, uint64_t now_ns)
 {
-    return !list_alone(&s->stalled);
-}
-
-void store_service_tick(struct store_service *s, uint64_t now_ns)
-{
+    uint64_t stall_ns = (uint64_t)s->opts.stall_ms * 1000000;
     for (struct list_node *i = s->stalled.next, *next; i != &s->stalled; i = next) {
         struct store_conn *c = container_of(i, struct store_conn, stalled);
         next = i->next;
-        if (now_ns > c->progress_ns && now_ns - c->progress_ns >= s->stall_ns)
+        if (now_ns > c->progress_ns && now_ns - c->progress_ns >= stall_ns)
             service_drop(s, c, STORE_ERR_STALLED);
     }
 }
 
+int store_service_period_ms(const struct store_service *s)
+{
+    return list_alone(&s->stalled) ? -1 : (int)(s->opts.stall_ms / 4 + 1);
+}
+
+int store_service_watch(struct store_service *s, unsigned number, int fd, bool on)
+{
+    assert(number < STORE_WATCHED_MAX); /* less than any address of a connection */
+    struct epoll_event ev = {.events = EPOLLIN, .data.u64 = number};
+    return epoll_ctl(s->epoll, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, fd, &ev) < 0 ? -errno : 0;
+}
+
+unsigned store_service_turn(struct store_service *s, int timeout_ms)
+{
+    struct epoll_event ev[EVENTS];
+    unsigned watched = 0;
+    int n = epoll_wait(s->epoll, ev, EVENTS, timeout_ms);
+    for (int i = 0; i < n; i++) {
+        if (ev[i].data.u64 < STORE_WATCHED_MAX)
+            watched |= 1u << ev[i].data.u64;
+        else
+            on_conn_event(s, ev[i].data.ptr, ev[i].events);
+    }
+    if (!list_alone(&s->stalled))
+        drop_stalled(s, mono_ns());
+    free_dropped(s);
+    return watched;
+}
+
 /* --- Lifetime ----------------------------------------------------------------------------------*/
 
-void store_service_init(struct store_service *s, const struct store_driver *driver, bool legacy_113,
-                        unsigned stall_ms)
+void store_service_init(struct store_service *s, const struct store_service_opts *opts)
 {
-    s->driver = driver;
-    s->legacy_113 = legacy_113;
-    s->stall_ns = (stall_ms ? stall_ms : STORE_STALL_MS) * (uint64_t)1000000;
+    s->opts = *opts;
+    s->opts.stall_ms = opts->stall_ms ? opts->stall_ms : STORE_STALL_MS;
     s->conns_n = 0;
     s->shared.buffered = 0;
     s->shared.requests = 0;
@@ -205,18 +261,27 @@ void store_service_init(struct store_service *s, const struct store_driver *driv
     store_table_init(&s->shared.table);
     list_init(&s->conns);
     list_init(&s->stalled);
+    list_init(&s->dropped);
+    s->epoll = -1;
+}
+
+int store_service_open(struct store_service *s)
+{
+    s->epoll = fd_above_std(epoll_create1(EPOLL_CLOEXEC));
+    return s->epoll < 0 ? -errno : 0;
 }
 
 static void drop_all(struct store_service *s)
 {
     while (!list_alone(&s->conns))
         service_drop(s, container_of(s->conns.next, struct store_conn, link), STORE_OK);
+    free_dropped(s);
+    store_table_fini(&s->shared.table);
 }
 
 void store_service_reset(struct store_service *s)
 {
     drop_all(s);
-    store_table_fini(&s->shared.table);
     s->shared.requests = 0;
     memset(s->rejected, 0, sizeof(s->rejected));
 }
@@ -224,5 +289,5 @@ void store_service_reset(struct store_service *s)
 void store_service_fini(struct store_service *s)
 {
     drop_all(s);
-    store_table_fini(&s->shared.table);
+    close_fd(&s->epoll);
 }

@@ -1,8 +1,6 @@
-/* store_service.h: the store with its connected sockets; a server without the waiting. A driver
- * (store_server.c on libuv, store_thread.c on epoll) owns the listener and the polling:
- *
- *     driver: accepted, readable, writable, tick     -> store_service_...()
- *     service: what to wait for, this one is gone    -> struct store_driver
+/* store_service.h: the store with its connected sockets, in an epoll set of its own. The owner
+ * waits: a thread in store_service_turn() (store_thread.c), or a loop for the set's descriptor
+ * (store_server.c). The owner accepts connections, too.
  *
  *     a request:   readable -> recv -> store_session_feed -> send (at once, one call)
  *     woken peers: sent to in the same turn
@@ -11,7 +9,7 @@
  *     violation:   answers to what came before are sent, then it is dropped, counted by reason
  *     end of file: unsent answers are still sent; its wait is forgotten
  *
- * No allocation that exits, no log, no thread: one thread calls it. */
+ * No allocation that exits, no log, no thread, no libuv: one thread calls it. */
 #ifndef RENDEZVOUS_STORE_STORE_SERVICE_H
 #define RENDEZVOUS_STORE_STORE_SERVICE_H
 
@@ -24,52 +22,55 @@
 
 #define STORE_STALL_MS 30000u
 
-enum { STORE_POLL_IN = 1, STORE_POLL_OUT = 2, STORE_POLL_HANGUP = 4 };
-
 struct store_conn {
     struct store_session session;
     struct list_node link, stalled; /* links of the service's lists */
-    int fd;
-    unsigned events; /* what the driver waits for: STORE_POLL_IN, _OUT; 0: nothing */
+    int fd;                         /* -1: it is dropped */
+    unsigned events;                /* what is waited for: EPOLLIN, EPOLLOUT; 0: nothing */
     bool eof;
     uint64_t progress_ns; /* if stalled: when bytes were last sent */
 };
 
-struct store_service;
-
-struct store_driver {
-    /* c->events has changed. False: the driver cannot wait for them; the connection is dropped. */
-    bool (*watch)(struct store_service *s, struct store_conn *c);
-    /* The connection has ended: stop polling, close c->fd, and free c when the driver no longer
-     * uses it. `why` is not STORE_OK if the client caused it. */
-    void (*gone)(struct store_service *s, struct store_conn *c, enum store_reason why);
+struct store_service_opts {
+    bool legacy_113;   /* a client without handshake speaks torch 1.13/2.0's opcodes, not 2.1's */
+    unsigned stall_ms; /* a client with over 64 MiB unread is dropped after this without progress;
+                          0: STORE_STALL_MS */
+    /* A connection ends because of its client; NULL: not wanted. Its socket is still open. */
+    void (*on_violation)(void *arg, const struct store_conn *c, enum store_reason why);
+    void *arg;
 };
 
 struct store_service {
     struct store_shared shared;
-    const struct store_driver *driver;
-    bool legacy_113;
-    uint64_t stall_ns;
+    struct store_service_opts opts;
+    int epoll; /* -1: not open; readable while a turn has something to serve */
     struct list_node conns, stalled;
+    struct list_node dropped; /* connections that an event of this turn may still name */
     size_t conns_n;
     uint64_t rejected[STORE_REASONS];
     uint8_t chunk[65536]; /* bytes just received, of any connection */
 };
 
-/* The driver is borrowed. stall_ms 0: STORE_STALL_MS. */
-void store_service_init(struct store_service *s, const struct store_driver *driver, bool legacy_113,
-                        unsigned stall_ms);
+void store_service_init(struct store_service *s, const struct store_service_opts *opts);
+/* Makes the epoll set, before all that follows. 0 or -errno. */
+int store_service_open(struct store_service *s);
 void store_service_fini(struct store_service *s); /* drops every connection */
 
-/* Begins to serve a connected socket; c is the driver's storage until `gone`. */
-void store_service_adopt(struct store_service *s, struct store_conn *c, int fd);
-/* The socket is ready for these STORE_POLL_... events; after a hangup the connection is gone. */
-void store_service_ready(struct store_service *s, struct store_conn *c, unsigned ready);
-/* True: some connection has stalled; call store_service_tick() about every stall_ms / 4 until
- * false. */
-bool store_service_has_stalled(const struct store_service *s);
-void store_service_tick(struct store_service *s, uint64_t now_ns);
-/* Drops every connection and forgets every key. */
+/* Takes a connected, non-blocking stream socket. One that cannot be served is closed. */
+void store_service_adopt(struct store_service *s, int fd);
+
+/* Descriptors of the owner's in the set, by numbers below STORE_WATCHED_MAX: to be waited for until
+ * they are readable. 0 or -errno. */
+#define STORE_WATCHED_MAX 8
+int store_service_watch(struct store_service *s, unsigned number, int fd, bool on);
+
+/* Serves what is ready, after it has waited for that, for timeout_ms at most; negative: for ever.
+ * Returns the numbers of the owner's descriptors that are ready, as bits. */
+unsigned store_service_turn(struct store_service *s, int timeout_ms);
+/* A turn is due so often, ready or not: a connection has stalled. -1: it is not. */
+int store_service_period_ms(const struct store_service *s);
+
+/* Between turns: drops every connection and forgets every key. */
 void store_service_reset(struct store_service *s);
 
 #endif

@@ -66,6 +66,30 @@ static void *device_memory(size_t len)
     return (void *)(uintptr_t)p;
 }
 
+/* A rank begins: its communicator, and 64 bytes of device memory. */
+static dlcoll_comm *join(struct ranks *j, int rank, int **x)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    *x = device_memory(64);
+    return c;
+}
+
+static dlcoll_opts on_stream(void)
+{
+    dlcoll_opts o = DLCOLL_OPTS_INIT;
+    o.stream = &g_stream;
+    return o;
+}
+
+/* A test that is a job of `n` ranks, and nothing more. */
+#define JOB(name, n, nodes, fn)  \
+    START_TEST(name)             \
+    {                            \
+        ranks_run(n, nodes, fn); \
+    }                            \
+    END_TEST
+
 /* Small whole numbers, exact in every type, in any order. */
 static void fill(void *p, size_t n, int dtype, int rank)
 {
@@ -208,8 +232,7 @@ static void everything(struct ranks *j, int rank)
     EXPECT(g_fake->reduce_ops == 0);
     EXPECT(dlcoll_all_reduce(in, out, 4, DLCOLL_I32, DLCOLL_BXOR, c, NULL, NULL) == DLCOLL_ENOSUP);
     EXPECT(strstr(why(c), "NCCL does not have this reduction"), "%s", why(c));
-    dlcoll_opts s = DLCOLL_OPTS_INIT;
-    s.stream = &g_stream;
+    dlcoll_opts s = on_stream();
     EXPECT(dlcoll_barrier(c, &s, NULL) == 0, "%s", why(c));
     comm_end(c);
 }
@@ -245,11 +268,10 @@ END_TEST
 
 static void streams(struct ranks *j, int rank)
 {
-    ranks_become(j, rank);
-    dlcoll_comm *c = comm_start();
-    int *x = device_memory(64), *y = device_memory(64), *z = device_memory(64);
-    dlcoll_opts s = DLCOLL_OPTS_INIT;
-    s.stream = &g_stream;
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
+    int *y = device_memory(64), *z = device_memory(64);
+    dlcoll_opts s = on_stream();
     *x = rank + 1;
     dlcoll_work *w[2];
     EXPECT(dlcoll_all_reduce(x, y, 1, DLCOLL_I32, DLCOLL_SUM, c, &s, &w[0]) == 0, "%s", why(c));
@@ -389,11 +411,7 @@ static void in_place_twice(struct ranks *j, int rank)
     comm_end(c);
 }
 
-START_TEST(in_place_on_two_streams)
-{
-    ranks_run(2, 1, in_place_twice);
-}
-END_TEST
+JOB(in_place_on_two_streams, 2, 1, in_place_twice)
 
 /* ------------------------------------------------------------------------------ nothing to give */
 
@@ -401,9 +419,9 @@ END_TEST
 static void nothing_but_null(struct ranks *j, int rank)
 {
     enum { N = 3 };
-    ranks_become(j, rank);
-    dlcoll_comm *c = comm_start();
-    int *x = device_memory(64), *y = device_memory(64), *mine = rank == 0 ? x : NULL;
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
+    int *y = device_memory(64), *mine = rank == 0 ? x : NULL;
     size_t all[N] = {2}, ones[N] = {1, 1, 1}, none[N] = {0}, one[N] = {1}, n = rank == 0 ? 2 : 0;
     dlcoll_span list[2] = {{NULL, NULL, 0}, {x, y, 1}};
     *x = 7;
@@ -422,8 +440,7 @@ static void nothing_but_null(struct ranks *j, int rank)
     /* Ranks without elements can only recognise an operation on device memory by a pointer or a
      * stream. */
     int *other = rank == 0 ? y : NULL;
-    dlcoll_opts s = DLCOLL_OPTS_INIT;
-    s.stream = &g_stream;
+    dlcoll_opts s = on_stream();
     for (int with_stream = 0; with_stream < 2; with_stream++) {
         dlcoll_opts *o = with_stream ? &s : NULL;
         int want = with_stream || rank == 0 ? 0 : DLCOLL_EINVAL;
@@ -449,19 +466,15 @@ static void nothing_but_null(struct ranks *j, int rank)
     comm_end(c);
 }
 
-START_TEST(empty_parts_may_be_null)
-{
-    ranks_run(3, 1, nothing_but_null);
-}
-END_TEST
+JOB(empty_parts_may_be_null, 3, 1, nothing_but_null)
 
 /* No rank has elements: the ranks differ in the place of the elements and in whether they ask for a
  * handle. */
 static void nothing_at_all(struct ranks *j, int rank)
 {
-    ranks_become(j, rank);
-    dlcoll_comm *c = comm_start();
-    int *x = device_memory(64), a = 1;
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
+    int a = 1;
     dlcoll_work *w = NULL;
     *x = 1;
     EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0, "%s", why(c));
@@ -477,18 +490,14 @@ static void nothing_at_all(struct ranks *j, int rank)
     comm_end(c);
 }
 
-START_TEST(operations_on_nothing)
-{
-    ranks_run(4, 1, nothing_at_all);
-}
-END_TEST
+JOB(operations_on_nothing, 4, 1, nothing_at_all)
 
 /* A rank without elements cannot know that the first operation on device memory is one. */
 static void unaware(struct ranks *j, int rank)
 {
-    ranks_become(j, rank);
-    dlcoll_comm *c = comm_start();
-    int *x = device_memory(64), *y = device_memory(64), a = 1;
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
+    int *y = device_memory(64), a = 1;
     bool has = rank == 0;
     size_t counts[2] = {1, 0};
     int code = dlcoll_gather_v(has ? x : NULL, has, has ? y : NULL, counts, NULL, DLCOLL_I32, 0, c,
@@ -500,19 +509,14 @@ static void unaware(struct ranks *j, int rank)
     dlcoll_destroy(c);
 }
 
-START_TEST(the_first_one_must_tell)
-{
-    ranks_run(2, 1, unaware);
-}
-END_TEST
+JOB(the_first_one_must_tell, 2, 1, unaware)
 
 static void groups(struct ranks *j, int rank)
 {
     ranks_become(j, rank);
     dlcoll_comm *c = comm_start(), *half, *none;
     int *x = device_memory(64);
-    dlcoll_opts s = DLCOLL_OPTS_INIT;
-    s.stream = &g_stream;
+    dlcoll_opts s = on_stream();
     EXPECT(dlcoll_send(x, 1, DLCOLL_I32, 0, c, NULL, NULL) == DLCOLL_ESTATE, "%s", why(c));
     EXPECT(dlcoll_comm_split(c, rank % 2, -rank, &half, NULL) == 0); /* makes its own later */
     *x = rank;
@@ -541,9 +545,8 @@ END_TEST
 
 static void small(struct ranks *j, int rank)
 {
-    ranks_become(j, rank);
-    dlcoll_comm *c = comm_start();
-    int *x = device_memory(64);
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
     char id[NCCL_ID_BYTES] = "";
     *x = 1;
     EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0, "%s", why(c));
@@ -576,11 +579,7 @@ START_TEST(settings_that_all_have)
 }
 END_TEST
 
-START_TEST(a_world_of_one)
-{
-    ranks_run(1, 1, small);
-}
-END_TEST
+JOB(a_world_of_one, 1, 1, small)
 
 /* ------------------------------------------------------------------------------------- failures */
 
@@ -589,12 +588,10 @@ enum { INSIDE, ENQUEUED, MAKING_ROOM, HANGS };
 /* Rank 0 never comes to the last operation: killed, or late. */
 static void hang(struct ranks *j, int rank, int how)
 {
-    ranks_become(j, rank);
-    dlcoll_comm *c = comm_start();
-    int *x = device_memory(64);
-    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
+    dlcoll_opts s = on_stream();
     dlcoll_work *w = NULL;
-    s.stream = &g_stream;
     EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
     if (rank == 0) {
         ranks_say_ready(j);
@@ -631,29 +628,38 @@ static void hang_making_room(struct ranks *j, int rank)
     hang(j, rank, MAKING_ROOM);
 }
 
-START_TEST(a_rank_dies)
+/* Rank 0 of three, which hang as `how` does, is killed; a fault of NCCL's comes first. Each
+ * survivor learns within so many seconds that rank 0 has died. */
+static void kill_rank_0(rank_fn *how, void (*fault)(void), double within_s)
 {
     struct ranks j;
     ranks_init(&j, 3, 1);
-    rank_fn *const how[HANGS] = {hang_inside, hang_enqueued, hang_making_room};
-    ranks_start(&j, how[_i]);
+    ranks_start(&j, how);
     wait_until(ranks_are_ready, &j, 20, "all ranks hang");
+    if (fault)
+        fault();
     uint64_t killed = mono_ns();
     kill(j.pid[0], SIGKILL);
     ranks_reap(&j, 0);
     ranks_play_agent(&j, 0);
     ranks_wait(&j, 20, 1u << 0);
     for (int r = 1; r < 3; r++) {
+        double ms = (double)(j.shared->rank[r].returned_ns - killed) / 1e6;
+        printf("rank %d: aborted %.1f ms after the kill\n", r, ms);
         ck_assert_int_eq(j.shared->rank[r].code, DLCOLL_EPEER);
         ck_assert_int_eq(j.shared->rank[r].error.rank, 0);
         ck_assert_msg(strstr(j.shared->rank[r].error.text, "was killed by SIGKILL"), "%s",
                       j.shared->rank[r].error.text);
-        double ms = (double)(j.shared->rank[r].returned_ns - killed) / 1e6;
-        printf("rank %d: aborted %.1f ms after the kill\n", r, ms);
-        ck_assert_msg(ms < test_seconds(5) * 1000, "%.1f ms", ms);
+        ck_assert_msg(ms < test_seconds(within_s) * 1000, "%.1f ms", ms);
     }
-    ck_assert_int_eq(g_fake->aborts, 2);
     ranks_fini(&j);
+}
+
+START_TEST(a_rank_dies)
+{
+    rank_fn *const how[HANGS] = {hang_inside, hang_enqueued, hang_making_room};
+    kill_rank_0(how[_i], NULL, 5);
+    ck_assert_int_eq(g_fake->aborts, 2);
 }
 END_TEST
 
@@ -663,36 +669,26 @@ static bool error_is_reported(void *arg)
     return g_fake->errors_reported > 0;
 }
 
+static void report_remote_error(void)
+{
+    g_fake->async_error = NCCL_REMOTE_ERROR;
+    g_fake->error_rank = 1;
+    wait_until(error_is_reported, NULL, 20, "NCCL has reported its error");
+}
+
 /* NCCL on rank 1 sees the connection to rank 0 end before the launcher reports the death: the error
  * names rank 0, not the survivor. */
 START_TEST(a_death_that_nccl_sees_first)
 {
-    struct ranks j;
-    ranks_init(&j, 3, 1);
-    ranks_start(&j, hang_inside);
-    wait_until(ranks_are_ready, &j, 20, "all ranks hang");
-    g_fake->async_error = NCCL_REMOTE_ERROR;
-    g_fake->error_rank = 1;
-    wait_until(error_is_reported, NULL, 20, "NCCL has reported its error");
-    kill(j.pid[0], SIGKILL);
-    ranks_reap(&j, 0);
-    ranks_play_agent(&j, 0);
-    ranks_wait(&j, 20, 1u << 0);
-    for (int r = 1; r < 3; r++) {
-        ck_assert_int_eq(j.shared->rank[r].code, DLCOLL_EPEER);
-        ck_assert_int_eq(j.shared->rank[r].error.rank, 0);
-    }
-    ranks_fini(&j);
+    kill_rank_0(hang_inside, report_remote_error, 20);
 }
 END_TEST
 
 static void late(struct ranks *j, int rank)
 {
-    ranks_become(j, rank);
-    dlcoll_comm *c = comm_start();
-    int *x = device_memory(64);
-    dlcoll_opts s = DLCOLL_OPTS_INIT, o = DLCOLL_OPTS_INIT;
-    s.stream = &g_stream;
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
+    dlcoll_opts s = on_stream(), o = DLCOLL_OPTS_INIT;
     o.timeout_ms = 150;
     EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
     if (rank == 0) {
@@ -712,25 +708,29 @@ static bool one_is_ready(void *arg)
     return ((struct ranks *)arg)->shared->ready == 1;
 }
 
-START_TEST(a_timeout_says_who_is_behind)
+/* Rank 0 of two comes when rank 1 has timed out. */
+static void be_late(rank_fn *fn)
 {
     struct ranks j;
     ranks_init(&j, 2, 1);
-    ranks_start(&j, late);
+    ranks_start(&j, fn);
     wait_until(one_is_ready, &j, 20, "rank 1 has timed out");
     atomic_store(&j.shared->go, 1);
     ranks_wait(&j, 20, 0);
     ranks_fini(&j);
 }
+
+START_TEST(a_timeout_says_who_is_behind)
+{
+    be_late(late);
+}
 END_TEST
 
 static void broken(struct ranks *j, int rank)
 {
-    ranks_become(j, rank);
-    dlcoll_comm *c = comm_start();
-    int *x = device_memory(64);
-    dlcoll_opts s = DLCOLL_OPTS_INIT;
-    s.stream = &g_stream;
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
+    dlcoll_opts s = on_stream();
     EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
     ranks_say_ready(j);
     ranks_await_ready(j);
@@ -762,9 +762,8 @@ static void split_badly(struct ranks *j, int rank)
 {
     ranks_become(j, rank);
     dlcoll_comm *c = comm_start(), *group;
-    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    dlcoll_opts s = on_stream();
     use_device(0);
-    s.stream = &g_stream;
     EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
     int code = dlcoll_comm_split(c, 0, rank, &group, NULL); /* rank 0 may be through with it */
     EXPECT(code == DLCOLL_EBACKEND || (code == 0 && rank == 0), "%d %s", code, why(c));
@@ -788,12 +787,11 @@ static void split_in_part(struct ranks *j, int rank)
 {
     ranks_become(j, rank);
     dlcoll_comm *c = comm_start(), *group;
-    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    dlcoll_opts s = on_stream();
     dlcoll_group_opts o = DLCOLL_GROUP_OPTS_INIT;
     struct rlimit before, none;
     o.timeout_ms = 5000;
     use_device(0);
-    s.stream = &g_stream;
     EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
     EXPECT(dlcoll_barrier(c, NULL, NULL) == 0);
     EXPECT(getrlimit(RLIMIT_NOFILE, &before) == 0);
@@ -821,12 +819,10 @@ END_TEST
 /* One rank destroys the communicator with a receive under way: the other rank sees it as lost. */
 static void leave_in_the_middle(struct ranks *j, int rank)
 {
-    ranks_become(j, rank);
-    dlcoll_comm *c = comm_start();
-    int *x = device_memory(64);
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
     dlcoll_work *w;
-    dlcoll_opts s = DLCOLL_OPTS_INIT;
-    s.stream = &g_stream;
+    dlcoll_opts s = on_stream();
     EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
     ranks_say_ready(j);
     ranks_await_ready(j);
@@ -843,19 +839,13 @@ static void leave_in_the_middle(struct ranks *j, int rank)
     dlcoll_destroy(c);
 }
 
-START_TEST(who_destroys_it_in_the_middle_has_left)
-{
-    ranks_run(2, 1, leave_in_the_middle);
-}
-END_TEST
+JOB(who_destroys_it_in_the_middle_has_left, 2, 1, leave_in_the_middle)
 
 static void aborted(struct ranks *j, int rank)
 {
-    ranks_become(j, rank);
-    dlcoll_comm *c = comm_start();
-    int *x = device_memory(64);
-    dlcoll_opts s = DLCOLL_OPTS_INIT;
-    s.stream = &g_stream;
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
+    dlcoll_opts s = on_stream();
     EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
     ranks_say_ready(j);
     ranks_await_ready(j);
@@ -869,17 +859,12 @@ static void aborted(struct ranks *j, int rank)
     dlcoll_destroy(c);
 }
 
-START_TEST(the_program_aborts)
-{
-    ranks_run(2, 1, aborted);
-}
-END_TEST
+JOB(the_program_aborts, 2, 1, aborted)
 
 static void no_id(struct ranks *j, int rank)
 {
-    ranks_become(j, rank);
-    dlcoll_comm *c = comm_start();
-    int *x = device_memory(64);
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
     EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == DLCOLL_EBACKEND);
     EXPECT(strstr(why(c), "there is no unique id"), "%s", why(c));
     dlcoll_destroy(c);
@@ -909,9 +894,8 @@ END_TEST
 /* The others, who are in it already, need not wait for their deadline. */
 static void no_stream(struct ranks *j, int rank)
 {
-    ranks_become(j, rank);
-    dlcoll_comm *c = comm_start();
-    int *x = device_memory(64);
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
     if (rank == 1)
         g_fake->no_stream = getpid();
     int code = dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL);
@@ -921,11 +905,7 @@ static void no_stream(struct ranks *j, int rank)
     dlcoll_destroy(c);
 }
 
-START_TEST(one_rank_has_no_stream)
-{
-    ranks_run(3, 1, no_stream);
-}
-END_TEST
+JOB(one_rank_has_no_stream, 3, 1, no_stream)
 
 /* -------------------------------------------------------------------- a library that misbehaves */
 
@@ -996,9 +976,8 @@ struct elsewhere {
 static void *call_from_there(void *arg)
 {
     struct elsewhere *t = arg;
-    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    dlcoll_opts s = on_stream();
     dlcoll_work *w = NULL;
-    s.stream = &g_stream;
     use_device(1);
     t->code = dlcoll_all_reduce(t->x, t->x, 1, DLCOLL_I32, DLCOLL_SUM, t->comm, NULL, NULL);
     if (t->code == 0)
@@ -1023,45 +1002,26 @@ static void other_device(struct ranks *j, int rank)
     comm_end(t.comm);
 }
 
-START_TEST(a_thread_with_another_device)
-{
-    ranks_run(2, 1, other_device);
-}
-END_TEST
+JOB(a_thread_with_another_device, 2, 1, other_device)
 
 /* ncclCommAbort() never returns: the survivors get the error all the same, and can go on. */
 START_TEST(an_abort_that_hangs)
 {
-    struct ranks j;
     g_fake->abort_hangs = 1;
-    ranks_init(&j, 3, 1);
-    ranks_start(&j, hang_enqueued);
-    wait_until(ranks_are_ready, &j, 20, "all ranks hang");
-    uint64_t killed = mono_ns();
-    kill(j.pid[0], SIGKILL);
-    ranks_reap(&j, 0);
-    ranks_play_agent(&j, 0);
-    ranks_wait(&j, 20, 1u << 0);
-    for (int r = 1; r < 3; r++) {
-        double ms = (double)(j.shared->rank[r].returned_ns - killed) / 1e6;
-        ck_assert_int_eq(j.shared->rank[r].code, DLCOLL_EPEER);
-        ck_assert_msg(ms < test_seconds(1) * 1000, "%.1f ms", ms);
-    }
+    kill_rank_0(hang_enqueued, NULL, 1);
     ck_assert_int_eq(g_fake->aborts, 2);
     ck_assert_int_eq(g_fake->revokes, 2);
-    ranks_fini(&j);
 }
 END_TEST
 
 /* An operation on a stream of which nobody asks has a deadline. */
 static void unasked(struct ranks *j, int rank)
 {
-    ranks_become(j, rank);
-    dlcoll_comm *c = comm_start();
-    int *x = device_memory(64), one;
-    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
+    int one;
+    dlcoll_opts s = on_stream();
     dlcoll_error e = DLCOLL_ERROR_INIT;
-    s.stream = &g_stream;
     EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
     s.timeout_ms = 150;
     if (rank == 0) {
@@ -1081,13 +1041,7 @@ static void unasked(struct ranks *j, int rank)
 
 START_TEST(a_stream_without_a_handle_has_a_deadline)
 {
-    struct ranks j;
-    ranks_init(&j, 2, 1);
-    ranks_start(&j, unasked);
-    wait_until(one_is_ready, &j, 20, "rank 1 has timed out");
-    atomic_store(&j.shared->go, 1);
-    ranks_wait(&j, 20, 0);
-    ranks_fini(&j);
+    be_late(unasked);
 }
 END_TEST
 
@@ -1095,11 +1049,10 @@ END_TEST
  * call waits, with its deadline. Few events are needed. */
 static void many(struct ranks *j, int rank)
 {
-    ranks_become(j, rank);
-    dlcoll_comm *c = comm_start();
-    int *x = device_memory(64), calls = 0, code = 0;
-    dlcoll_opts s = DLCOLL_OPTS_INIT;
-    s.stream = &g_stream;
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
+    int calls = 0, code = 0;
+    dlcoll_opts s = on_stream();
     s.timeout_ms = 10000;
     for (; calls < 3000 && code == 0; calls++)
         code = dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, &s, NULL);
@@ -1115,21 +1068,15 @@ static void many(struct ranks *j, int rank)
     dlcoll_destroy(c);
 }
 
-START_TEST(what_is_in_flight_is_bounded)
-{
-    ranks_run(2, 1, many);
-}
-END_TEST
+JOB(what_is_in_flight_is_bounded, 2, 1, many)
 
 /* Into a graph: no event is asked for there, scratch memory stays, a handle is refused. */
 static void capture(struct ranks *j, int rank)
 {
-    ranks_become(j, rank);
-    dlcoll_comm *c = comm_start();
-    int *x = device_memory(64);
-    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
+    dlcoll_opts s = on_stream();
     dlcoll_work *w = NULL;
-    s.stream = &g_stream;
     ranks_say_ready(j);
     ranks_await_ready(j);
     g_fake->capture = &g_stream;
@@ -1182,9 +1129,9 @@ END_TEST
 
 static void one_gpu(struct ranks *j, int rank)
 {
-    ranks_become(j, rank);
-    dlcoll_comm *c = comm_start();
-    int *x = device_memory(64), a = 1;
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
+    int a = 1;
     int code = dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL);
     EXPECT(code == DLCOLL_EINVAL && strstr(why(c), "ranks 0 and 1 use the same GPU"), "%d %s", code,
            why(c));
@@ -1203,9 +1150,9 @@ END_TEST
 
 static void two_instances(struct ranks *j, int rank)
 {
-    ranks_become(j, rank);
-    dlcoll_comm *c = comm_start();
-    int *x = device_memory(64), a = 1;
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
+    int a = 1;
     int code = dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL);
     EXPECT(code == DLCOLL_ENOSUP &&
                strstr(why(c), "ranks 0 and 1 use two MIG instances of the same GPU (0000:00:00.0)"),
@@ -1223,9 +1170,8 @@ END_TEST
 
 static void one_sum(struct ranks *j, int rank)
 {
-    ranks_become(j, rank);
-    dlcoll_comm *c = comm_start();
-    int *x = device_memory(64);
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
     EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0, "%s", why(c));
     comm_end(c);
 }

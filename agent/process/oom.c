@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,9 +45,9 @@ static bool try_file(struct oom_watch *w, const char *dir, const char *file)
     return w->fd >= 0;
 }
 
-void oom_open(struct oom_watch *w, _Atomic uint64_t *told)
+void oom_open(struct oom_watch *w)
 {
-    *w = (struct oom_watch){.fd = -1, .told = told};
+    *w = (struct oom_watch){.fd = -1};
     char dir[512];
     /* The memory controller is in one of the two trees only. The root cgroup has no counter of its
      * own; the counter of the host includes its kills. */
@@ -56,7 +55,7 @@ void oom_open(struct oom_watch *w, _Atomic uint64_t *told)
         return;
     if (cgroup_own("memory", dir, sizeof(dir), NULL) && try_file(w, dir, "memory.oom_control"))
         return;
-    w->of_host = try_file(w, "/proc", "vmstat");
+    try_file(w, "/proc", "vmstat");
 }
 
 bool oom_happened(struct oom_watch *w)
@@ -64,15 +63,9 @@ bool oom_happened(struct oom_watch *w)
     uint64_t now;
     if (w->fd < 0 || !read_kills(w->fd, &now))
         return false;
-    uint64_t told = w->told ? atomic_exchange(w->told, now) : 0;
-    bool rose = now > (told > w->kills ? told : w->kills);
+    bool rose = now > w->kills;
     w->kills = now;
     return rose;
-}
-
-const char *oom_words(struct oom_watch *w)
-{
-    return !w->of_host && oom_happened(w) ? ", out of memory (cgroup oom_kill)" : "";
 }
 
 void oom_close(struct oom_watch *w)
@@ -104,7 +97,7 @@ static void oom_state_changed(void *state, enum node_state from)
     if (from != NODE_STARTING)
         return;
     if (o->watch.fd < 0)
-        oom_open(&o->watch, o->n->oom_told);
+        oom_open(&o->watch);
     else
         oom_happened(&o->watch);
 }
@@ -120,12 +113,6 @@ static void oom_free(void *state)
     struct oom *o = state;
     oom_close(&o->watch);
     free(o);
-}
-
-struct oom_watch *oom_watch_of(void *state)
-{
-    struct oom *o = state;
-    return o ? &o->watch : NULL;
 }
 
 const struct feature oom_feature = {

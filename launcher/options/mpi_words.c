@@ -135,11 +135,13 @@ static int read_all(const struct mpi_words_to *to, const char *word, char **valu
     return 0;
 }
 
+/* Whether the text can be the name of a variable. */
 static int check_name(const char *word, const char *name, struct err *e)
 {
-    return parse_is_variable(name, strlen(name))
-               ? 0
-               : err_set(e, -EINVAL, "%s: " PARSE_NO_VARIABLE, word, name);
+    if (*name && !strchr(name, '='))
+        return 0;
+    return err_set(e, -EINVAL, "%s: '%.60s' is not the name of a variable (NAME VALUE)", word,
+                   name);
 }
 
 static int read_variable(const struct mpi_words_to *to, const char *word, char **values,
@@ -170,9 +172,8 @@ static int read_list(const struct mpi_words_to *to, const char *word, char **val
     for (const char *s = values[0];; s++) {
         size_t len = strcspn(s, ",");
         char *name = xstrndup(s, len);
-        bool ok = !strchr(name, '=') && parse_is_export(name);
-        int rc = ok ? 0 : err_set(e, -EINVAL, "%s: " PARSE_NO_VARIABLE, word, name);
-        if (ok)
+        int rc = check_name(word, name, e);
+        if (rc == 0)
             to->export(to->arg, name);
         free(name);
         s += len;
@@ -184,13 +185,12 @@ static int read_list(const struct mpi_words_to *to, const char *word, char **val
 /* Open MPI's parameters are variables, too. */
 static int read_mca(const struct mpi_words_to *to, const char *word, char **values, struct err *e)
 {
+    if (check_name(word, values[0], e) < 0)
+        return -EINVAL;
     char *text = xasprintf("OMPI_MCA_%s=%s", values[0], values[1]);
-    bool ok = parse_is_variable(text, strlen("OMPI_MCA_") + strlen(values[0])) && *values[0];
-    if (ok)
-        to->export(to->arg, text);
+    to->export(to->arg, text);
     free(text);
-    return ok ? 0
-              : err_set(e, -EINVAL, "%s: '%.60s' is not the name of a parameter", word, values[0]);
+    return 0;
 }
 
 static const struct mpi_word {

@@ -1,10 +1,10 @@
-/* sim.h: a job on a virtual clock: the real rules of a coordinator, of its members, of their agents
- * and of dlaunch -H, with workers that are made up. A scenario is a cluster and what happens to it:
- * connections are cut, hosts fall silent, links drop one direction, hold back, or deliver twice,
- * launchers freeze, die and come back, nodes leave and join late, no two clocks run alike; workers
- * fail, hang, hang in exec, cannot be executed, ignore SIGTERM, do not die of SIGKILL, keep their
- * pipes open, leave processes behind; users, schedulers and --timeout stop the job. The same seed
- * is always the same scenario.
+/* sim.h: a job on a virtual clock: the real rules of a coordinator, of its members, of how they
+ * reach it, of their agents and of dlaunch -H, with workers that are made up. A scenario is a
+ * cluster and what happens to it: connections are cut, hosts fall silent, links drop one direction,
+ * hold back, or deliver twice, launchers freeze, die and come back, nodes leave and join late, no
+ * two clocks run alike; workers fail, by themselves or of the death of others, hang, hang in exec,
+ * cannot be executed, ignore SIGTERM, do not die of SIGKILL, keep their pipes open, leave processes
+ * behind; users, schedulers and --timeout stop the job. The same seed is always the same scenario.
  *
  * After every event, for as long as it lasts:
  *   I1   the ranks of a round are unique and dense
@@ -39,6 +39,8 @@
  *        tell the same; a status of its own has a reason
  *   I21  the agent reports the end of a round when no process of the round is left, and reads all
  *        output first
+ *   I23  a coordinator that has begun no round is given up when an elected one of the job says
+ * where it is, and its node goes there
  *
  * And when the faults have stopped:
  *   I7   everything comes to an end in time
@@ -47,6 +49,7 @@
  *     sim_net.c          connections and what may happen to what is under way
  *     sim_coordinator.c  drives rdzv_state, and stands for the workers' store
  *     sim_member.c       drives member_state
+ *     sim_reach.c        drives reach, which finds the coordinator or makes one
  *     sim_beat.c         stands for the threads of the heartbeats
  *     sim_agent.c        drives agent_rules
  *     sim_worker.c       stands for the workers
@@ -62,6 +65,7 @@
 #include "core/mem.h"
 #include "launcher/hosts/head_rules.h"
 #include "rendezvous/rules/member_state.h"
+#include "rendezvous/rules/reach.h"
 #include "rendezvous/rules/rdzv_state.h"
 #include "tests/lib/nsec.h"
 
@@ -74,8 +78,11 @@ enum sim_kind {
     EV_TO_MEMBER,       /* link, bytes */
     EV_END_COORDINATOR, /* link; number: enum rdzv_end */
     EV_END_MEMBER,
-    EV_CONNECT,          /* node */
-    EV_CALL_LOST,        /* node; number: whether it called an elector */
+    EV_REACH,            /* node: the next attempt to reach a coordinator begins */
+    EV_LOOK_FOUND,       /* node; number: whether it asks those who listen */
+    EV_CALL,             /* node; number: whom it calls */
+    EV_CALL_LOST,        /* node; number: who has not answered */
+    EV_REDIRECT,         /* node, which has been a candidate */
     EV_TICK_COORDINATOR, /* node */
     EV_TICK_MEMBER,      /* node */
     EV_TICK_AGENT,       /* node */
@@ -236,12 +243,13 @@ struct sim_node {
     uint32_t store;   /* rises when the workers' store is emptied */
     uint32_t guests;  /* the store that W.guest is of */
     bool s_finished;
-    bool silent;   /* it died without a word: nothing of its host answers */
-    int candidate; /* whom of the electors it calls next */
-    uint64_t candidate_ns;
-    uint64_t retry_ns; /* between its calls; 0: the next one at once */
-    int lost;          /* calls to the candidate that nothing has answered */
-    int eager;         /* calls without a pause, since it was answered */
+    bool silent; /* it died without a word: nothing of its host answers */
+    int eager;   /* calls without a pause, since it was answered */
+    struct reach *reach;
+    uint64_t moved_ns; /* when it was redirected, */
+    int moved_to;      /* to this node's coordinator */
+    int found;         /* the node that the last look has named */
+    int job;           /* that of its own coordinator */
     int node_rank;
     int nproc;
     char run_id[16];
@@ -347,12 +355,16 @@ struct sim_world {
     int nrounds;
     struct sim_client *clients;
     int nclients, cap_clients;
-    uint64_t *epochs;
-    int nepochs, cap_epochs;
+    struct sim_epoch {
+        uint64_t epoch;
+        int job; /* of launchers that went to another coordinator's instead: begun apart from it */
+    } * epochs;
+    int nepochs, cap_epochs, njobs;
     int half_from, half_n;
     struct sim_head head;
     int endpoints; /* fresh launchers ask so many nodes in turn; 0: an oracle tells them */
     bool failover; /* coordinators die often */
+    bool rehosts;  /* the first node hosts anew when its launcher is started again */
     bool replays;  /* messages may be delivered again */
     bool beats;    /* there are connections for heartbeats */
     bool internal; /* a node left because it had lost its own sense */
@@ -376,7 +388,7 @@ struct sim_total {
     uint64_t events, faults, rounds, restarts, resumes, success, failed, spares, respawns, fenced,
         guarded, elected, replayed, beats, writes, refused_writes, obstructed, forged, longest_ns,
         starts, requests, in_exec, stubborn, unkillable, left_behind, abandoned, clock_error_ns,
-        headed, head_results;
+        headed, head_results, moves;
 };
 extern struct sim_total sim_total;
 
@@ -413,9 +425,7 @@ void sim_send_to_coordinator(struct sim_node *n, struct buf b);
 void sim_send_to_member(int link, struct buf b);
 void sim_member_closes(struct sim_node *n, enum rdzv_end how);
 void sim_coordinator_closes(int link, enum rdzv_end how);
-void sim_want_link(struct sim_node *n);
-void sim_connect(struct sim_node *n);
-void sim_call_lost(struct sim_node *n, bool elector);
+int sim_new_link(struct sim_node *n, const struct sim_link *like);
 bool sim_hold(struct sim_event *e); /* it waits: not now */
 void sim_wait_for_heal(const struct sim_event *e);
 void sim_wait_for_thaw(struct sim_node *n, const struct sim_event *e);
@@ -439,6 +449,12 @@ void sim_beat_tell_member(struct sim_node *n);
 /* sim_member.c */
 void sim_member_drain(struct sim_node *n);
 void sim_member_event(struct sim_event *e);
+
+/* sim_reach.c */
+void sim_reach_new(struct sim_node *n);
+void sim_reach_wanted(struct sim_node *n);
+void sim_reach_event(const struct sim_event *e);
+void sim_reach_redirect(struct sim_node *n);
 
 /* sim_agent.c */
 void sim_agent_new(struct sim_node *n);
@@ -499,6 +515,7 @@ void sim_check_start(struct sim_node *n, int i);
 void sim_check_ended(struct sim_node *n); /* one of its workers */
 void sim_check_failed(struct sim_node *n, int i);
 void sim_check_again(struct sim_node *n, int i); /* it starts: what it did before is no end */
+int sim_job_of(struct generation g);
 void sim_check_coordinator(struct sim_node *n);
 void sim_check_message(struct sim_node *n, const struct buf *b);
 void sim_check_result(struct sim_node *n, const struct rdzv_result *r);

@@ -90,7 +90,7 @@ static void start(struct sim_node *n, int i)
     bool drains = one_in(2);
     n->workers[i].unread = drains;
     sim_worker_cannot(n, i);
-    agent_rules_not_started(n->agent, i, drains, NULL, sim_clock(n));
+    agent_rules_not_started(n->agent, i, drains, sim_clock(n));
     if (drains)
         sim_worker_reaped(n, i);
 }
@@ -541,10 +541,10 @@ static void worker_tells(struct sim_node *n, const struct sim_event *e)
 void sim_agent_event(struct sim_event *e)
 {
     struct sim_node *n = &W.nodes[e->who];
-    if (e->kind == EV_CONNECT)
-        sim_connect(n);
-    else if (e->kind == EV_CALL_LOST)
-        sim_call_lost(n, e->number);
+    if (e->kind <= EV_CALL_LOST)
+        sim_reach_event(e);
+    else if (e->kind == EV_REDIRECT)
+        sim_reach_redirect(n);
     else if (e->kind == EV_TICK_MEMBER) {
         sim_beat_tell_member(n);
         member_state_tick(n->m, sim_clock(n));

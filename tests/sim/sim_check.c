@@ -54,11 +54,21 @@ static uint64_t hash_table(const struct rank_table *t)
     return h;
 }
 
-/* Where nobody is elected, a coordinator that is started again begins another job, and what is left
- * of the one before it ends by itself. */
+int sim_job_of(struct generation g)
+{
+    for (int i = 0; i < W.nepochs; i++) {
+        if (W.epochs[i].epoch == g.epoch)
+            return W.epochs[i].job;
+    }
+    return 0;
+}
+
+/* A coordinator that is started again begins another job. Where nobody is elected, what is left of
+ * the one before it ends by itself; else that one goes on if it has a majority, and the new one's
+ * nodes are sent there unless they have begun a round before. */
 static bool other_job(struct generation a, struct generation b)
 {
-    return !W.rules.elect && a.epoch != b.epoch;
+    return sim_job_of(a) != sim_job_of(b);
 }
 
 /* The first of its members starts its workers. */
@@ -184,12 +194,12 @@ static void check_epoch(struct sim_node *n, uint64_t epoch)
 {
     n->s_epoch = epoch;
     for (int i = 0; i < W.nepochs; i++)
-        CHECK("I6", W.epochs[i] != epoch, "epoch %llx once more", (unsigned long long)epoch);
+        CHECK("I6", W.epochs[i].epoch != epoch, "epoch %llx once more", (unsigned long long)epoch);
     if (W.nepochs == W.cap_epochs) {
         W.cap_epochs = W.cap_epochs ? 2 * W.cap_epochs : 16;
         W.epochs = xrealloc(W.epochs, (size_t)W.cap_epochs * sizeof(*W.epochs));
     }
-    W.epochs[W.nepochs++] = epoch;
+    W.epochs[W.nepochs++] = (struct sim_epoch){epoch, n->job};
 }
 
 void sim_check_coordinator(struct sim_node *n)

@@ -49,9 +49,7 @@ void sim_start(int i)
     n->m = member_state_new(&rules, sim_clock(n));
     sim_agent_new(n);
     sim_trace("start", i, (uint64_t)n->incarnation);
-    if (i == 0 && (n->incarnation == 1 || !W.rules.elect))
-        sim_coordinator_new(
-            n, rdzv_state_new(&W.rules, rdzv_epoch(1, 1 + sim_chance()), sim_clock(n)));
+    sim_reach_new(n);
     sim_member_drain(n);
 }
 
@@ -76,6 +74,8 @@ void sim_kill(int i, int how)
     member_state_free(n->m);
     rdzv_state_free(n->s);
     agent_rules_free(n->agent);
+    reach_free(n->reach);
+    n->reach = NULL;
     n->agent = NULL;
     n->m = NULL;
     n->s = NULL;

@@ -72,7 +72,7 @@ void sim_member_drain(struct sim_node *n)
     if (!n->m)
         return;
     if (member_state_wants_link(n->m) && n->link < 0 && !n->connecting)
-        sim_want_link(n);
+        sim_reach_wanted(n);
     retick(n);
 }
 
@@ -104,6 +104,7 @@ void sim_member_event(struct sim_event *e)
         sim_total.spares += v.spare;
         n->follows = l->to;
         n->follows_incarnation = l->to_incarnation;
+        n->moved_ns = 0;
         n->heard_ns = now;
         n->eager = 0;
         member_state_view(n->m, &v, sim_clock(n));

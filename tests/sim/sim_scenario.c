@@ -33,8 +33,11 @@ static void step(void)
         if (same && n->s)
             sim_coordinator_tick(n);
         break;
-    case EV_CONNECT:
+    case EV_REACH:
+    case EV_LOOK_FOUND:
+    case EV_CALL:
     case EV_CALL_LOST:
+    case EV_REDIRECT:
     case EV_TICK_MEMBER:
     case EV_TICK_AGENT:
     case EV_PREPARED:
@@ -178,7 +181,7 @@ static void make_world(uint64_t seed, int nodes)
     W.seed = seed;
     W.hash = 14695981039346656037ull;
     W.events = 0;
-    W.nlinks = W.nwaiting = W.nrounds = W.nclients = W.nepochs = W.failures = W.finished =
+    W.nlinks = W.nwaiting = W.nrounds = W.nclients = W.nepochs = W.njobs = W.failures = W.finished =
         W.half_from = W.half_n = 0;
     W.internal = W.look = false;
     memset(W.asked, 0, sizeof(W.asked));
@@ -201,6 +204,7 @@ static void make_world(uint64_t seed, int nodes)
     make_room(max + (int)below(4) + (crowd ? 100 + max / 4 : 0)); /* spares, or too many */
     if (W.rules.elect && !nodes && one_in(2))
         W.endpoints = 1 + (int)below(W.n < 5 ? (uint64_t)W.n : 5);
+    W.rehosts = W.rules.elect && !W.endpoints && !nodes && one_in(2);
     for (int i = 0; i < W.n; i++) {
         struct sim_node *n = &W.nodes[i];
         n->node_rank = ranks && i < max && !one_in(5) ? i

@@ -45,6 +45,7 @@ static void print_totals(uint64_t n, double seconds, uint64_t hash)
                 {"nodes abandoned", t->abandoned},
                 {"us that a failure's time was wrong by, at most", t->clock_error_ns / 1000},
                 {"elections", t->elected},
+                {"coordinators redirected", t->moves},
                 {"jobs with a head", t->headed},
                 {"results that its hosts told", t->head_results},
                 {"nodes that ended well", t->success},
@@ -78,6 +79,7 @@ static void check_totals(uint64_t n)
     ck_assert_uint_gt(t->stubborn, n / 5);
     ck_assert_uint_gt(t->left_behind, n / 20);
     ck_assert_uint_gt(t->abandoned, n / 100);
+    ck_assert_uint_gt(t->moves, n / 200);
     ck_assert_uint_gt(t->headed, n / 5);
     ck_assert_uint_gt(t->head_results, n / 5);
     ck_assert_uint_gt(t->success, n / 10);

@@ -113,7 +113,7 @@ PROFILER_OBJ := $(call pic,$(wildcard collectives/profiler/*.c) collectives/boot
 
 # libdlaunch: the protocol of a job's program and its dlaunch, and what it needs of core.
 API_SRC   := $(wildcard launcher/api/*.c)
-API_OBJ   := $(call pic,$(API_SRC) launcher/hosts/frame.c $(patsubst %,core/%.c,bytes fd mem))
+API_OBJ   := $(call pic,$(API_SRC) launcher/hosts/frame.c $(patsubst %,core/%.c,bytes err fd mem parse))
 
 EXAMPLES  := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
 PRODUCTS := $(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/dlaunch-inspect $(BUILD)/libdlaunch.so $(BUILD)/libdlcoll.so $(BUILD)/libdlaunch_nccl.so $(BUILD)/dlcoll_perf \

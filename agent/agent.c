@@ -22,6 +22,7 @@
 #include "agent/process/data_socket.h"
 #include "agent/process/exit_notify.h"
 #include "agent/process/file_limit.h"
+#include "agent/process/oom.h"
 #include "agent/process/sweep.h"
 #include "agent/report/pod_message.h"
 #include "agent/report/report.h"
@@ -32,6 +33,7 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/patient.h"
 #include "core/parse.h"
 #include "core/uvx.h"
 #include "rendezvous/rules/text.h"
@@ -63,11 +65,13 @@ struct agent {
     struct placement *placement;
     struct cgroup cgroup;
     struct log_dir log_dir;
+    struct patient *files; /* of its server */
     int null_fd;
     struct worker_context ctx;
     struct worker_env_shared **env; /* of each program */
     struct variables variables;     /* of features, for all workers */
     int world_size;                 /* of the last round */
+    uint64_t began_ns;              /* day_ns() */
     struct sweep sweep;
 
     const struct rdzv_stop *stop;     /* while on_stop() runs: why the round stops */
@@ -132,8 +136,6 @@ static int make_round(struct agent *a, struct err *e)
     }
     if (segment_open(&a->node.segment, a->node.table, a->node.group_rank, a->node.cpus, e) < 0)
         return e->code;
-    if (log_dir_attempt(&a->log_dir, a->node.restart_count, a->node.job->nproc, e) < 0)
-        return e->code;
     a->node.log_dir = a->log_dir.run[0] && !a->log_dir.flat ? a->log_dir.attempt : "";
     if (features_begin(a->features, e) < 0)
         return e->code;
@@ -151,12 +153,24 @@ static int ranks_shown(const struct job_spec *job, int world_size)
     return n;
 }
 
+/* For the workers that start as this attempt, in place of those that have ended. */
+static int make_folders(struct agent *a, int attempt, int first, int n, struct err *e)
+{
+    log_dir_path *left = xcalloc((size_t)n + 1, sizeof(*left));
+    for (int i = 0; i < n; i++)
+        memcpy(left[i], a->node.workers[first + i].dir, sizeof(*left));
+    int r = log_dir_next_patiently(&a->log_dir, a->files, attempt, first, n, left, e);
+    free(left);
+    return r;
+}
+
 static void begin(struct agent *a)
 {
     struct err e = ERR_INIT;
+    int r = make_folders(a, a->node.restart_count, 0, a->node.job->nproc, &e);
     for (int i = 0; i < a->node.job->nproc; i++)
         worker_renew(&a->node.workers[i]);
-    if (make_round(a, &e) < 0) {
+    if (r < 0 || make_round(a, &e) < 0) {
         agent_rules_cannot(a->rules, e.msg, lease_clock_ns());
         return;
     }
@@ -177,6 +191,14 @@ static void show_alive(struct agent *a)
                           memory_order_relaxed);
 }
 
+/* Why this node leaves, because the worker could not be started; NULL: it does not. */
+static const char *own_trouble(const struct agent *a, const struct worker *w)
+{
+    const struct rdzv_config *c = &a->node.job->rdzv;
+    bool costs = !w->ok && agent_rules_costs_node(&w->failure, a->node.table->nnodes, c->min_nodes);
+    return costs ? w->failure.message : NULL;
+}
+
 /* attempt: of a worker that is started again; 0: the round's. */
 static void start(struct agent *a, struct worker *w, int attempt)
 {
@@ -186,7 +208,7 @@ static void start(struct agent *a, struct worker *w, int attempt)
         a->node.restart_count = attempt;
         forget_env(a);
         log_verbose("starting rank %d again", w->rank);
-        r = log_dir_attempt(&a->log_dir, attempt, a->node.job->nproc, &e);
+        r = make_folders(a, attempt, w->local_rank, 1, &e);
     }
     if (r < 0)
         worker_cannot_start(w, &a->ctx, &e);
@@ -195,7 +217,7 @@ static void start(struct agent *a, struct worker *w, int attempt)
     if (r < 0) {
         features_worker_ended(a->features, w);
         agent_rules_not_started(a->rules, w->local_rank, w->state == WORKER_EXITED,
-                                lease_clock_ns());
+                                own_trouble(a, w), lease_clock_ns());
         return;
     }
     agent_rules_started(a->rules, w->local_rank, lease_clock_ns());
@@ -214,7 +236,7 @@ static void all_started(struct agent *a)
     spawn_settle(a->node.spawner);
     warm_pool_fill(a->warm_pool);
     if (a->node.restart_count == 0) /* now that the workers run */
-        log_dir_sweep(&a->log_dir);
+        log_dir_sweep_patiently(&a->log_dir);
 }
 
 /* ---------------------------------------------------------------------------- actions: the stop */
@@ -395,7 +417,8 @@ static void die(struct agent *a)
     rdzv_abandon(a->rdzv);
     log_set_writer(NULL, NULL);
     log_set_patience(LOG_LAST_WORDS_MS);
-    log_error("the guardian process was killed; ended every worker");
+    struct oom_watch *oom = oom_watch_of(features_find(a->features, &oom_feature));
+    log_error("the guardian process was killed%s; ended every worker", oom ? oom_words(oom) : "");
     _exit(128 + SIGKILL);
 }
 
@@ -413,6 +436,7 @@ static void free_agent(struct agent *a)
     variables_fini(&a->variables);
     forget_env(a);
     free(a->env);
+    patient_free(a->files);
     placement_free(a->placement);
     warm_pool_free(a->warm_pool);
     spawner_free(a->node.spawner);
@@ -461,6 +485,7 @@ static char *make_report(struct agent *a)
 {
     const struct rdzv_result *result = a->result;
     int exit_status = agent_rules_exit_status(a->rules);
+    uint64_t ended_ns = day_ns();
     char *text = NULL;
     struct err e = ERR_INIT;
     struct report_input in = {
@@ -470,9 +495,9 @@ static char *make_report(struct agent *a)
         .group_rank = a->info.group_rank,
         .nnodes = a->info.nnodes,
         .world_size = a->world_size, /* the last round's */
-        .started_wall_ns = wall_ns() - (mono_ns() - a->node.started_ns),
-        .ended_wall_ns = wall_ns(),
-        .elapsed = (double)(mono_ns() - a->node.started_ns) / 1e9,
+        .started_wall_ns = a->began_ns,
+        .ended_wall_ns = ended_ns,
+        .elapsed = (double)(ended_ns - a->began_ns) / 1e9,
         .log_dir = a->log_dir.run[0] && !a->log_dir.flat ? a->log_dir.run : NULL,
         .leftover = a->leftover[0] ? a->leftover : NULL,
         .lost_output = a->lost_output,
@@ -513,11 +538,11 @@ static void finish(struct agent *a)
     features_finish(a->features, result);
     if (first && first->local_rank >= 0 && first->local_rank < a->node.job->nproc &&
         a->node.workers[first->local_rank].rank == first->rank)
-        worker_hand_up_error_file(&a->node.workers[first->local_rank]);
+        worker_hand_up_error_file(&a->node.workers[first->local_rank], &a->ctx);
     if (a->cb.on_end)
         a->cb.on_end(a->cb.arg, exit_status, exit_status ? result->text : "");
-    log_dir_close(&a->log_dir); /* before the report, which must not name a folder that is removed
-                                   because it is empty */
+    /* Before the report, which must not name a folder that is removed because it is empty. */
+    log_dir_close_patiently(&a->log_dir, a->files);
     struct stdio_pump_end end = {.patience = requested ? UNREAD_S : -1,
                                  .last_words = make_report(a),
                                  .on_closed = on_output_written,
@@ -844,6 +869,9 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
     features_worker_ended(a->features, w);
     if (w->ok)
         segment_exited(&a->node.segment, w->local_rank);
+    const char *trouble = own_trouble(a, w);
+    if (trouble && !agent_rules_leaving(a->rules)) /* its program has not run */
+        agent_rules_cannot(a->rules, trouble, lease_clock_ns());
     agent_rules_exited(a->rules, w->local_rank, w->ok, lease_clock_ns());
     show_alive(a);
     advance(a);
@@ -1403,13 +1431,16 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
                  .loop = loop,
                  .scope = &a->scope,
                  .started_ns = mono_ns(),
+                 .oom_told = &link->page->oom_told,
                  .state_name = "INIT",
                  .log_dir = "",
                  .segment = SEGMENT_INIT,
                  .workers = xcalloc((size_t)job->nproc, sizeof(struct worker))},
+        .began_ns = day_ns(),
         .link = link,
         .cb = *cb,
         .cgroup = {.fd = -1},
+        .files = patient_new(),
         .null_fd = -1,
         .status = xcalloc((size_t)job->nproc, sizeof(struct agent_worker_status)),
     };
@@ -1432,6 +1463,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         .placement = a->placement,
         .cgroup = &a->cgroup,
         .log_dir = &a->log_dir,
+        .files = a->files,
         .env = a->env,
         .stdin_fd = a->null_fd,
     };
@@ -1471,7 +1503,7 @@ void agent_get_status(struct agent *a, struct agent_status *out)
     *out = (struct agent_status){
         .state = a->node.state_name,
         .health = health[a->node.state],
-        .elapsed = (double)(mono_ns() - a->node.started_ns) / 1e9,
+        .elapsed = (double)(day_ns() - a->began_ns) / 1e9,
         .lost_output = a->lost_output,
         .ends_at_s = a->node.job->end.at_s,
         .stop_text = agent_rules_why(a->rules),

@@ -4,7 +4,8 @@
  *   a stop signal, not forwarded     -> we die of it: as "guardian killed"
  *   another child dies               -> it is reaped
  *   agent exits, not clean           -> sweep; its status, 125 for 0
- *   agent killed by a signal         -> sweep; a line; 128+signal
+ *   agent killed by a signal         -> sweep; a line, with the word memory if the kernel wanted
+ *                                       some; 128+signal
  *   lease over                       -> SIGKILL to all, sweep; a line; 125; also if guardian and
  *                                       agent are stopped
  *   a sweep that does not end        -> a line for each that is left; 125
@@ -34,6 +35,7 @@
 #include "agent/base/mpir.h"
 #include "agent/process/cgroup.h"
 #include "agent/process/clone3.h"
+#include "agent/process/oom.h"
 #include "agent/process/pidns.h"
 #include "agent/process/spawn.h"
 #include "agent/process/sweep.h"
@@ -51,22 +53,24 @@
 struct guardian {
     const struct guardian_opts *opts;
     struct guardian_page *page;
-    int signals;          /* signalfd; all but SIGTSTP */
-    int tstp;             /* signalfd; SIGTSTP stays pending, it is not read */
-    bool tstp_told;       /* the agent has been told of the one that is pending */
-    int agent_end;        /* the agent's end of the lifeline, in the agent */
-    uint64_t asked_ns;    /* when the first stop signal came; 0: none has */
-    uint64_t react_ns;    /* until when the agent is to handle a further one; 0: none has come */
-    uint32_t heard;       /* page->heard when that came */
-    int further, deaf_to; /* that one; the same if the agent has not handled it */
-    timer_t waker;        /* continues this process at the lease's end */
-    bool wakes;           /* there is one */
+    int signals;         /* signalfd; all but SIGTSTP */
+    int tstp;            /* signalfd; SIGTSTP stays pending, it is not read */
+    bool tstp_announced; /* the agent knows of the SIGTSTP that is pending */
+    int agent_end;       /* the agent's end of the lifeline, in the agent */
+    uint64_t asked_ns;   /* when the first stop signal came; 0: none has */
+    uint64_t react_ns;   /* until when the agent is to handle a further one; 0: none has come */
+    uint32_t heard;      /* page->heard when the further one came */
+    int further,
+        deaf_to;   /* the further stop signal; the same again if the agent has not handled it */
+    timer_t waker; /* continues this process at the lease's end */
+    bool wakes;    /* there is one */
     int our_end; /* the guardian's end; no other process has it, so it closes when the guardian dies
                   */
     pid_t agent; /* -1 when it has been reaped */
     siginfo_t exit; /* how the agent ended, once it is reaped */
     pid_t *others;  /* children that this process had before it was dlaunch (a shell's exec) */
     int nothers;
+    struct oom_watch oom;
 };
 
 /* --------------------------------------------------------------------------------- agent's side */
@@ -199,9 +203,10 @@ static bool is_listed(const int *signals, int sig)
     return *signals == sig;
 }
 
-/* Blocks all signals, so that they are read from a descriptor. A signal that was ignored when
- * dlaunch was started stays unblocked, because a blocked one is kept even when it is ignored. So
- * does one that asks a process to end, if it is not forwarded: the guardian dies of it. */
+/* Blocks the signals that the guardian reads from its signalfd. Two kinds stay unblocked: a signal
+ * that was ignored when dlaunch was started, because the kernel keeps a blocked signal pending even
+ * if its action is to ignore it; and a signal of `ends` that --forward_signals does not name, of
+ * which the guardian then dies. */
 static void block_signals(const struct guardian *g, sigset_t *blocked)
 {
     static const int ends[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
@@ -282,7 +287,7 @@ static void take_tstp(struct guardian *g)
     sigaddset(&tstp, SIGTSTP);
     sigprocmask(SIG_UNBLOCK, &tstp, NULL);
     sigprocmask(SIG_BLOCK, &tstp, NULL);
-    g->tstp_told = false;
+    g->tstp_announced = false;
 }
 
 static void drop_tstp(struct guardian *g)
@@ -290,7 +295,7 @@ static void drop_tstp(struct guardian *g)
     struct signalfd_siginfo si;
     if (read(g->tstp, &si, sizeof(si)) < 0)
         return; /* a SIGCONT has removed it */
-    g->tstp_told = false;
+    g->tstp_announced = false;
 }
 
 static bool tstp_is_pending(void)
@@ -386,7 +391,7 @@ static void handle_signal(struct guardian *g, int sig)
             kill(g->agent, SIGCONT); /* stopped, it would not act on the signal */
     }
     if (sig == SIGCONT)
-        g->tstp_told = false;
+        g->tstp_announced = false;
 }
 
 static void read_signals(struct guardian *g)
@@ -406,7 +411,7 @@ static void on_tstp(struct guardian *g)
         log_warn("not suspended: the first process of a PID namespace cannot be (--isolate pidns)");
         return;
     }
-    g->tstp_told = true;
+    g->tstp_announced = true;
     if (g->agent > 0)
         kill(g->agent, SIGTSTP);
 }
@@ -436,7 +441,7 @@ static void supervise(struct guardian *g)
         }
         if (g->wakes && lease != set)
             set_timer(g->waker, set = lease);
-        fds[2].fd = g->tstp_told ? -1 : g->tstp;
+        fds[2].fd = g->tstp_announced ? -1 : g->tstp;
         if (ppoll(fds, 3, time_left(g, lease, now, &left), NULL) <= 0)
             continue;
         char wakes[64];
@@ -539,8 +544,9 @@ static int guardian_finish(struct guardian *g, pid_t agent)
         char number[24];
         snprintf(number, sizeof(number), "signal %d", g->exit.si_status);
         status = 128 + g->exit.si_status;
-        log_error("the agent (pid %d) was killed by %s%s; ended %u %s", (int)agent,
-                  name ? "SIG" : "", name ? name : number, ended, plural);
+        log_error("the agent (pid %d) was killed by %s%s%s; ended %u %s", (int)agent,
+                  name ? "SIG" : "", name ? name : number,
+                  g->exit.si_status == SIGKILL ? oom_words(&g->oom) : "", ended, plural);
     } else {
         if (g->exit.si_status || atomic_load(&g->page->clean))
             status = g->exit.si_status;
@@ -573,6 +579,7 @@ int guardian_run(const struct guardian_opts *opts,
     if (agent == 0)
         agent_process(&g, agent_main, arg, &link);
     close_fd(&g.agent_end);
+    oom_open(&g.oom, &g.page->oom_told);
     int status = EXIT_OURS;
     if (agent < 0) {
         spawn_explain("start the agent", errno, &e);
@@ -584,6 +591,7 @@ int guardian_run(const struct guardian_opts *opts,
     close_fd(&g.signals);
     close_fd(&g.tstp);
     close_fd(&g.our_end);
+    oom_close(&g.oom);
     free(g.others);
     munmap(g.page, sizeof(*g.page));
     return status;

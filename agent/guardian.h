@@ -33,8 +33,9 @@ struct guardian_page {
     _Atomic uint32_t suspended; /* 1: the agent stops, or is stopped, by guardian_suspend() */
     _Atomic uint32_t heard;     /* stop signals that the agent has handled */
     _Atomic uint32_t refused;   /* 1: the agent does not stop for the last SIGTSTP */
+    _Atomic uint64_t oom_told;  /* of both watches for kills by the kernel (oom.h) */
     char cgroup[256];           /* to be killed and removed; "" none */
-    char unlink_path[3][256];   /* files and empty directories to remove when the agent cannot */
+    char unlink_path[4][256];   /* files and empty directories to remove when the agent cannot */
 };
 
 struct guardian_link {

@@ -71,7 +71,7 @@ static void failure_base(struct worker *w, const struct worker_context *ctx)
     f->node = ctx->node->group_rank;
     f->pid = w->pid;
     f->attempt = w->attempt;
-    f->wall_ns = wall_ns();
+    f->wall_ns = day_ns();
     f->seen_ns = mono_ns();
     snprintf(f->host, sizeof(f->host), "%s", ctx->node->job->host);
     snprintf(f->role, sizeof(f->role), "%s", ctx->node->job->role);
@@ -311,21 +311,22 @@ void worker_closed(struct worker *w, const struct worker_context *ctx)
     if (w->ok || f->kind == FAILURE_EXEC)
         return;
     struct error_file ef;
-    if (!f->says_how && w->error_file[0] && error_file_read(w->error_file, &ef) != -ENOENT)
+    if (!f->says_how && w->error_file[0] &&
+        error_file_read_patiently(ctx->files, w->error_file, &ef) != -ENOENT)
         snprintf(f->message, sizeof(f->message), "%s", ef.message);
     strcpy(f->log_path, w->stderr_log);
     if (f->kind != FAILURE_STOPPED)
         stdio_worker_tail(ctx->pump, w->local_rank, f->stderr_tail, sizeof(f->stderr_tail));
 }
 
-void worker_hand_up_error_file(const struct worker *w)
+void worker_hand_up_error_file(const struct worker *w, const struct worker_context *ctx)
 {
     const char *to = getenv("TORCHELASTIC_ERROR_FILE");
     const struct failure *f = &w->failure;
     if (!to || !*to || !w->error_file[0])
         return;
-    int rc =
-        error_file_copy(w->error_file, to, f->kind == FAILURE_SIGNAL ? -f->signal : f->exit_code);
+    int rc = error_file_copy_patiently(ctx->files, w->error_file, to,
+                                       f->kind == FAILURE_SIGNAL ? -f->signal : f->exit_code);
     if (rc < 0 && rc != -ENOENT)
         log_warn("TORCHELASTIC_ERROR_FILE: %s: %s", to, strerror(-rc));
 }

@@ -36,6 +36,7 @@ struct worker_context {
     const struct placement *placement;
     const struct cgroup *cgroup;
     const struct log_dir *log_dir;
+    struct patient *files;          /* the server of the log directory may not answer */
     struct worker_env_shared **env; /* the common part of the environments, for each program */
     int store_port; /* port of the store on this node's loopback; 0: the table's address */
     int stdin_fd;   /* /dev/null, for workers without input */
@@ -73,7 +74,7 @@ void worker_closed(struct worker *w, const struct worker_context *ctx);
 
 /* Copies the worker's error file to this process's own TORCHELASTIC_ERROR_FILE, for a launcher
  * around this one. */
-void worker_hand_up_error_file(const struct worker *w);
+void worker_hand_up_error_file(const struct worker *w, const struct worker_context *ctx);
 
 /* Sends a signal to its process group, and to the process itself when the group is not there yet.
  */

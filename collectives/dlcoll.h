@@ -15,11 +15,11 @@
  * Counts are in elements of the given type; times are in milliseconds.
  *
  * Operations. Every rank of a communicator must call the same operations in the same order, with
- * the same count, type, reduction and root. Ranks that call different ones get DLCOLL_EMISMATCH,
- * with both calls in the text and, where most ranks agree, the one that does not, after at most
- * half a second of waiting, and another one where a rank does not say what it has called. A rank
- * that waits for no other rank (it only sends, or its count is 0) gets it in the next operation in
- * which all ranks wait for all others.
+ * the same count, type, reduction and root. Ranks that call different ones get DLCOLL_EMISMATCH.
+ * The error's text has both calls and, where most ranks agree on one, names the rank that does not;
+ * the library asks the ranks for that, for at most a second. A rank that waits for no other rank
+ * (it only sends, or its count is 0) gets DLCOLL_EMISMATCH in the next operation in which all ranks
+ * wait for all others.
  *
  * A count of 0 is legal and does nothing; the call need not be made on all ranks at the same time.
  * In gather_v, scatter_v and all_to_all_v, whose counts only some ranks know, a rank without
@@ -195,7 +195,7 @@ typedef enum dlcoll_op {
     DLCOLL_PROD = 1,
     DLCOLL_MAX = 2,
     DLCOLL_MIN = 3,
-    DLCOLL_AVG = 4, /* the sum, as above, divided by the ranks; integers toward zero */
+    DLCOLL_AVG = 4, /* DLCOLL_SUM divided by the number of ranks; integers toward zero */
     DLCOLL_BAND = 32,
     DLCOLL_BOR = 33,
     DLCOLL_BXOR = 34,
@@ -204,7 +204,7 @@ typedef enum dlcoll_op {
     DLCOLL_LXOR = 37,
     DLCOLL_MINLOC = 38,
     DLCOLL_MAXLOC = 39,
-    DLCOLL_OP_MAX = 0x7fffffff /* those made below lie between */
+    DLCOLL_OP_MAX = 0x7fffffff /* dlcoll_op_create_...() give values up to this one */
 } dlcoll_op;
 
 /* acc[i] = acc[i] op in[i] for count elements of `dtype`. Both are aligned for the type; elements
@@ -221,7 +221,7 @@ typedef void dlcoll_reduce_fn(void *acc, const void *in, size_t count, dlcoll_dt
  * text, of which 199 bytes are kept, and so does the communicator; fn is not called again. On every
  * rank, if each has made the reduction with DLCOLL_OP_MAY_FAIL: then all ranks meet once more
  * behind each operation with it. Without, the operation may have succeeded on other ranks.
- * 0; DLCOLL_ESTATE: this thread is in no such function. */
+ * Returns 0; DLCOLL_ESTATE: this thread is not inside a dlcoll_reduce_fn. */
 DLCOLL_API int dlcoll_op_fail(const char *text);
 
 /* Makes a reduction of the program's own. fn must be associative; without DLCOLL_OP_ORDERED in
@@ -230,16 +230,21 @@ DLCOLL_API int dlcoll_op_fail(const char *text);
  * does the same; the values of *op may differ between ranks. `ctx` is passed to fn.
  *
  * *op may be used with every communicator and type, from any thread, until dlcoll_op_free().
- * DLCOLL_EINVAL; DLCOLL_ENOMEM: 256 such reductions exist. */
+ * Returns 0; DLCOLL_EINVAL: op or fn is NULL, or a flag is unknown; DLCOLL_ENOMEM: 256 reductions
+ * of the program's own exist. */
 DLCOLL_API int dlcoll_op_create_user(dlcoll_op *op, dlcoll_reduce_fn *fn, void *ctx,
                                      unsigned flags);
 
 /* Makes the sum of every rank's data times a factor of that rank: *scalar, one element of `dtype`,
- * which is copied. For that type only, which may not be bool. *op as above. */
+ * which is copied. *op may be used with every communicator, for operations on that type alone, from
+ * any thread, until dlcoll_op_free().
+ * Returns 0; DLCOLL_EINVAL: op or scalar is NULL, or dtype is not a type of numbers; DLCOLL_ENOMEM:
+ * 256 reductions of the program's own exist. */
 DLCOLL_API int dlcoll_op_create_premul(dlcoll_op *op, const void *scalar, dlcoll_dtype dtype);
 
-/* Frees what the two functions above have made. No operation with it may be under way.
- * DLCOLL_EINVAL: op is not from them, or has been freed already. */
+/* Frees what dlcoll_op_create_user() or dlcoll_op_create_premul() has made. No operation with the
+ * reduction may be under way. Any thread.
+ * Returns 0; DLCOLL_EINVAL: op is no such reduction, or has been freed already. */
 DLCOLL_API int dlcoll_op_free(dlcoll_op op);
 
 /* Where the elements of a buffer are, if not one after the other: in blocks of `length` elements
@@ -268,7 +273,7 @@ typedef struct dlcoll_opts {
     int32_t tag;        /* messages: only equal tags match; >= 0, or DLCOLL_ANY_TAG */
     int64_t timeout_ms; /* 0: the communicator's; negative: none */
     void *stream; /* a cudaStream_t: the buffers are device memory, and the operation is enqueued on
-                     it; NULL: see "device memory" below */
+                     it; NULL: see "device memory" in this file */
     /* Where the elements lie in `send` and `recv` of a collective operation on host memory; NULL:
      * one after the other. A layout has as many elements as the operation has in that buffer. The
      * library copies them to memory of its own and back; what lies between the blocks of recv stays
@@ -322,7 +327,8 @@ typedef struct dlcoll_init_opts {
     /* How long every operation may take: 0: DLCOLL_TIMEOUT from the environment ("30s", "10min";
      * a bare number is in seconds), without it 10 minutes; negative: no limit. */
     int64_t timeout_ms;
-    /* How long dlcoll_init() waits for the other ranks; 0 and negative as above. */
+    /* How long dlcoll_init() waits for the other ranks: 0: DLCOLL_TIMEOUT from the environment,
+     * without it 10 minutes; negative: no limit. */
     int64_t init_timeout_ms;
     /* How the ranks find each other; NULL: DLCOLL_INIT_METHOD from the environment, without it the
      * launcher or "env://". */
@@ -372,19 +378,24 @@ typedef struct dlcoll_init_opts {
  * One thread at a time may be in dlcoll_init(), unless opts->name is given.
  *
  * *comm is owned by the caller, who ends it with dlcoll_destroy(); it is NULL on failure, and
- * dlcoll_last_error(NULL, ...) has the reason. DLCOLL_EINVAL, ENOMEM, ESTATE, ETIMEDOUT, ENET. */
+ * dlcoll_last_error(NULL, ...) has the reason. Returns 0; DLCOLL_EINVAL: an option or a variable
+ * of the environment is wrong; DLCOLL_ENOMEM; DLCOLL_ENOSUP: see opts->backend; DLCOLL_ESTATE:
+ * another thread is in dlcoll_init(); DLCOLL_ETIMEDOUT, EPEER: a rank has not arrived, or has
+ * ended; DLCOLL_EMISMATCH: the ranks have different settings; DLCOLL_ENET. */
 DLCOLL_API int dlcoll_init(dlcoll_comm **comm, const dlcoll_init_opts *opts);
 
 /* Leaves in good order: waits until every rank has called it, so that no rank takes another one's
  * exit for a failure. No operation may follow. A rank that gives up calls dlcoll_destroy() alone:
  * so does one whose operation on device memory has failed with DLCOLL_EBACKEND, because the others
  * may wait for it inside NCCL, where they do not see that it is in here. Receives that no message
- * has matched end with DLCOLL_ECANCELED. DLCOLL_ESTATE while other operations are under way; else
- * the errors of dlcoll_barrier(). */
+ * has matched end with DLCOLL_ECANCELED.
+ * Returns 0; DLCOLL_ESTATE: operations are under way; or an error of dlcoll_barrier(). */
 DLCOLL_API int dlcoll_finalize(dlcoll_comm *comm);
-/* With a handle, after what has been called so far; no call may follow. DLCOLL_ESTATE while sends,
- * or receives with a message, are under way; DLCOLL_ENOSUP once the communicator is used on device
- * memory. Free the handle before dlcoll_destroy(). */
+/* dlcoll_finalize() with a handle, behind the operations that have been called so far; no call may
+ * follow. The handle is freed before dlcoll_destroy().
+ * Returns 0; DLCOLL_EINVAL: work is NULL; DLCOLL_ESTATE: sends, or receives with a message, are
+ * under way; DLCOLL_ENOSUP: the communicator is used on device memory; or an error of
+ * dlcoll_barrier(). */
 DLCOLL_API int dlcoll_finalize_async(dlcoll_comm *comm, const struct dlcoll_opts *opts,
                                      dlcoll_work **work);
 
@@ -398,31 +409,35 @@ DLCOLL_API int dlcoll_rank(const dlcoll_comm *comm);       /* 0 <= rank < size *
 DLCOLL_API int dlcoll_size(const dlcoll_comm *comm);       /* ranks in the communicator */
 DLCOLL_API int dlcoll_local_rank(const dlcoll_comm *comm); /* of the process on its node */
 DLCOLL_API int dlcoll_local_size(const dlcoll_comm *comm); /* ranks of it on this node */
-/* Which rank of `comm`'s world (the communicator of dlcoll_init) `rank` is; DLCOLL_EINVAL. */
+/* Which rank of `comm`'s world (the communicator of dlcoll_init) `rank` is. DLCOLL_EINVAL: comm is
+ * NULL, or has no such rank. */
 DLCOLL_API int dlcoll_world_rank(const dlcoll_comm *comm, int rank);
 /* The name of a rank's host, cut to `size` bytes with the NUL, and its pid there (0: not known
- * yet). Either may be NULL. 0 or DLCOLL_EINVAL. */
+ * yet). Either may be NULL. Returns 0; DLCOLL_EINVAL: comm is NULL, or has no such rank. */
 DLCOLL_API int dlcoll_rank_host(const dlcoll_comm *comm, int rank, char *host, size_t size,
                                 int *pid);
 
 /* Nodes: the ranks of one launcher on one host; without a launcher, those of one host. They are
- * numbered from 0 by their lowest rank. The node of a rank of `comm`; or DLCOLL_EINVAL. */
+ * numbered from 0 by their lowest rank. dlcoll_node_count() returns how many `comm` has.
+ * DLCOLL_EINVAL: comm is NULL. */
 DLCOLL_API int dlcoll_node_count(const dlcoll_comm *comm);
+/* Returns the node of a rank of `comm`. DLCOLL_EINVAL: comm is NULL, or has no such rank. */
 DLCOLL_API int dlcoll_node_of(const dlcoll_comm *comm, int rank);
-/* Writes the ranks of a node, ascending, at most `max`. Returns how many the node has, or
- * DLCOLL_EINVAL. */
+/* Writes the ranks of a node, ascending, at most `max`. Returns how many the node has.
+ * DLCOLL_EINVAL: comm is NULL, or has no such node. */
 DLCOLL_API int dlcoll_node_ranks(const dlcoll_comm *comm, int node, int *ranks, int max);
 
 /* The error of the last call on `comm` that failed. NULL: of the last call of this thread that had
  * no communicator (dlcoll_init); in a fork()'s child also of a call on a parent's communicator,
  * which may be given here, too. Fills *out up to its size, which the caller has set
- * (DLCOLL_ERROR_INIT). out->code is 0 when nothing has failed. May be called from any thread. 0, or
- * DLCOLL_EINVAL. */
+ * (DLCOLL_ERROR_INIT). out->code is 0 when nothing has failed. May be called from any thread.
+ * Returns 0; DLCOLL_EINVAL: out is NULL, or its size is too small for the code. */
 DLCOLL_API int dlcoll_last_error(const dlcoll_comm *comm, dlcoll_error *out);
 
 /* Ends what is under way, on every rank, with DLCOLL_EABORTED and the reason (a line for people;
  * NULL: none); the communicator can no longer be used. May be called from any thread, also
- * while another one is inside an operation. 0, or DLCOLL_ESTATE: it has failed already. */
+ * while another one is inside an operation.
+ * Returns 0; DLCOLL_EINVAL: comm is NULL; DLCOLL_ESTATE: it has failed already. */
 DLCOLL_API int dlcoll_abort(dlcoll_comm *comm, const char *reason);
 
 /* ------------------------------------------------------------------------------------------ groups
@@ -448,7 +463,9 @@ typedef struct dlcoll_group_opts {
 
 /* Ranks that give the same colour (>= 0) form one group, in the order of their keys and, where
  * these are equal, of their ranks. A rank with DLCOLL_NO_COLOR is in no group and gets NULL in
- * *group. Every rank of `comm` calls it. Errors as of an operation, on `comm`. */
+ * *group, which the caller ends with dlcoll_destroy(). Every rank of `comm` calls it.
+ * Returns 0; DLCOLL_EINVAL: group is NULL, or the colour is less than DLCOLL_NO_COLOR; or a common
+ * error of operations (see "operations" in this file). */
 DLCOLL_API int dlcoll_comm_split(dlcoll_comm *comm, int color, int key, dlcoll_comm **group,
                                  const dlcoll_group_opts *opts);
 
@@ -462,28 +479,33 @@ typedef enum {
 
 /* Writes the number of each rank's domain to domain_of, which has an entry for each rank. Domains
  * are numbered from 0 by their lowest rank. Returns how many there are: of two launchers on one
- * host the ranks are on two nodes and one host. Every rank of `comm` calls it with the same domain;
- * errors as of an operation. */
+ * host the ranks are on two nodes and one host. Every rank of `comm` calls it with the same domain.
+ * DLCOLL_EINVAL: the domain is unknown, or domain_of is NULL; or a common error of operations. */
 DLCOLL_API int dlcoll_domains(dlcoll_comm *comm, dlcoll_domain domain, int *domain_of);
 
 /* dlcoll_comm_split() into the groups of ranks that are in the same domain. Every rank of `comm`
- * calls it with the same domain. */
+ * calls it with the same domain. Its errors are those of dlcoll_comm_split(); DLCOLL_EINVAL also:
+ * the domain is unknown. */
 DLCOLL_API int dlcoll_comm_split_by(dlcoll_comm *comm, dlcoll_domain domain, int key,
                                     dlcoll_comm **group, const dlcoll_group_opts *opts);
 
 /* The group of the n ranks listed: rank i of it is ranks[i] of `comm`. All listed ranks call it
  * with the same list; others may, and get NULL in *group. Ranks that make several groups in common
- * make them in the same order. Errors as of an operation; only those who are listed wait. */
+ * make them in the same order. Only the ranks that are listed wait for each other.
+ * Returns 0; DLCOLL_EINVAL: group or the list is NULL, n is negative, a rank is out of range or
+ * listed twice; or a common error of operations. */
 DLCOLL_API int dlcoll_comm_new_group(dlcoll_comm *comm, const int *ranks, int n,
                                      dlcoll_comm **group, const dlcoll_group_opts *opts);
 
-/* A group of all ranks of `comm`. work NULL: blocking. */
+/* A group of all ranks of `comm`. work NULL: blocking. Returns 0; DLCOLL_EINVAL: group is NULL; or
+ * a common error of operations. */
 DLCOLL_API int dlcoll_comm_dup(dlcoll_comm *comm, dlcoll_comm **group,
                                const dlcoll_group_opts *opts, dlcoll_work **work);
 
 /* dlcoll_comm_split() and dlcoll_comm_new_group() with a handle, in the order of the operations of
  * `comm`. *group is NULL until the handle is complete, and must be there as long. The list is read
- * until the call returns. DLCOLL_ENOSUP once `comm` is used on device memory. */
+ * until the call returns. Their errors are those of the blocking calls; DLCOLL_ENOSUP also: `comm`
+ * is used on device memory. */
 DLCOLL_API int dlcoll_comm_split_async(dlcoll_comm *comm, int color, int key, dlcoll_comm **group,
                                        const dlcoll_group_opts *opts, dlcoll_work **work);
 DLCOLL_API int dlcoll_comm_new_group_async(dlcoll_comm *comm, const int *ranks, int n,
@@ -503,8 +525,8 @@ DLCOLL_API int dlcoll_comm_new_group_async(dlcoll_comm *comm, const int *ranks, 
  * ended on the host of a rank that is there.
  *
  * DLCOLL_ETIMEDOUT: the lowest survivor has not arrived; the call may be repeated. DLCOLL_ESTATE:
- * `comm` has not failed. The error is that of dlcoll_last_error(NULL, ...): the one of `comm` stays
- * that of the first failure. */
+ * `comm` has not failed. DLCOLL_EINVAL: comm or group is NULL. DLCOLL_ENOMEM. The text is that of
+ * dlcoll_last_error(NULL, ...): the error of `comm` stays that of the first failure. */
 DLCOLL_API int dlcoll_comm_shrink(dlcoll_comm *comm, dlcoll_comm **group,
                                   const dlcoll_group_opts *opts);
 
@@ -522,9 +544,11 @@ DLCOLL_API int dlcoll_comm_shrink(dlcoll_comm *comm, dlcoll_comm **group,
  * an empty part is ignored. Parts that are received must not overlap. Arguments that a rank does
  * not need (recv on other ranks than the root and so on) are ignored.
  *
- * Common errors: DLCOLL_EINVAL (NULL comm; NULL, overlapping or too long buffers; unknown type or
- * reduction; a root out of range), ENOSUP (this type with this reduction), ESTATE, ENOMEM,
- * ETIMEDOUT, EPEER, EABORTED, EMISMATCH, ENET, EINTERNAL. */
+ * Every operation returns 0 or one of these common errors: DLCOLL_EINVAL (NULL comm; NULL,
+ * overlapping or too long buffers; unknown type or reduction; a root or peer out of range), ENOSUP
+ * (this type with this reduction; not on device memory), ESTATE, ENOMEM, ETIMEDOUT, EPEER,
+ * EABORTED, EMISMATCH, ENET, EINTERNAL; on device memory EBACKEND. The comment of an operation
+ * names what its DLCOLL_EINVAL and further errors are for beside these. */
 
 /* recv = send of rank `root`, on every rank.
  * send: count elements on the root, ignored elsewhere. recv: count elements on every rank; on the
@@ -534,14 +558,15 @@ DLCOLL_API int dlcoll_broadcast(const void *send, void *recv, size_t count, dlco
                                 dlcoll_work **work);
 
 /* recv[i] = send[i] of all ranks, reduced, on rank `root`: in the order of the ranks if the op has
- * DLCOLL_OP_ORDERED, else in an order of the library's (see "Reductions" above).
+ * DLCOLL_OP_ORDERED, else in an order of the library's (see "Reductions" at this file's beginning).
  * send: count elements. recv: count elements on the root, ignored elsewhere. In place on the root
  * when send == recv. */
 DLCOLL_API int dlcoll_reduce(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
                              dlcoll_op op, int root, dlcoll_comm *comm, const dlcoll_opts *opts,
                              dlcoll_work **work);
 
-/* As dlcoll_reduce(), on every rank. */
+/* recv[i] = send[i] of all ranks, reduced, on every rank; in the order that dlcoll_reduce() has.
+ * send, recv: count elements; in place when send == recv. */
 DLCOLL_API int dlcoll_all_reduce(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
                                  dlcoll_op op, dlcoll_comm *comm, const dlcoll_opts *opts,
                                  dlcoll_work **work);
@@ -565,7 +590,8 @@ DLCOLL_API int dlcoll_exscan(const void *send, void *recv, size_t count, dlcoll_
                              dlcoll_work **work);
 
 /* dlcoll_all_reduce() of n buffers of one type as one operation: many small ones cost as much as
- * one. The list is read until the call returns. */
+ * one. The list is read until the call returns. DLCOLL_EINVAL also: the list is NULL, or a buffer
+ * in it. */
 DLCOLL_API int dlcoll_all_reduce_coalesced(const dlcoll_span *list, size_t n, dlcoll_dtype dtype,
                                            dlcoll_op op, dlcoll_comm *comm, const dlcoll_opts *opts,
                                            dlcoll_work **work);
@@ -576,7 +602,9 @@ DLCOLL_API int dlcoll_all_reduce_coalesced(const dlcoll_span *list, size_t n, dl
 DLCOLL_API int dlcoll_gather(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
                              int root, dlcoll_comm *comm, const dlcoll_opts *opts,
                              dlcoll_work **work);
-/* send_count is recv_counts[rank] of the root, which alone gives recv_counts and recv_displs. */
+/* dlcoll_gather() with a count for each part. send_count is recv_counts[rank] of the root, which
+ * alone gives recv_counts and recv_displs. DLCOLL_EINVAL also: the root's recv_counts is NULL, its
+ * own entry is not send_count, or parts of recv overlap. */
 DLCOLL_API int dlcoll_gather_v(const void *send, size_t send_count, void *recv,
                                const size_t *recv_counts, const size_t *recv_displs,
                                dlcoll_dtype dtype, int root, dlcoll_comm *comm,
@@ -586,7 +614,8 @@ DLCOLL_API int dlcoll_gather_v(const void *send, size_t send_count, void *recv,
  * send: count elements. recv: size * count. In place when send is this rank's part of recv. */
 DLCOLL_API int dlcoll_all_gather(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
                                  dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
-/* send has counts[rank] elements; counts are the same on every rank. */
+/* dlcoll_all_gather() with a count for each part: send has counts[rank] elements; counts are the
+ * same on every rank. DLCOLL_EINVAL also: counts is NULL, or parts of recv overlap. */
 DLCOLL_API int dlcoll_all_gather_v(const void *send, void *recv, const size_t *counts,
                                    const size_t *displs, dlcoll_dtype dtype, dlcoll_comm *comm,
                                    const dlcoll_opts *opts, dlcoll_work **work);
@@ -597,7 +626,9 @@ DLCOLL_API int dlcoll_all_gather_v(const void *send, void *recv, const size_t *c
 DLCOLL_API int dlcoll_scatter(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
                               int root, dlcoll_comm *comm, const dlcoll_opts *opts,
                               dlcoll_work **work);
-/* recv_count is send_counts[rank] of the root, which alone gives send_counts and send_displs. */
+/* dlcoll_scatter() with a count for each part. recv_count is send_counts[rank] of the root, which
+ * alone gives send_counts and send_displs. DLCOLL_EINVAL also: the root's send_counts is NULL, or
+ * its own entry is not recv_count. */
 DLCOLL_API int dlcoll_scatter_v(const void *send, const size_t *send_counts,
                                 const size_t *send_displs, void *recv, size_t recv_count,
                                 dlcoll_dtype dtype, int root, dlcoll_comm *comm,
@@ -609,8 +640,9 @@ DLCOLL_API int dlcoll_scatter_v(const void *send, const size_t *send_counts,
 DLCOLL_API int dlcoll_reduce_scatter(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
                                      dlcoll_op op, dlcoll_comm *comm, const dlcoll_opts *opts,
                                      dlcoll_work **work);
-/* send holds the parts one after the other; recv has counts[rank] elements; counts are the same on
- * every rank. */
+/* dlcoll_reduce_scatter() with a count for each part. send holds the parts one after the other;
+ * recv has counts[rank] elements; counts are the same on every rank. DLCOLL_EINVAL also: counts is
+ * NULL. */
 DLCOLL_API int dlcoll_reduce_scatter_v(const void *send, void *recv, const size_t *counts,
                                        dlcoll_dtype dtype, dlcoll_op op, dlcoll_comm *comm,
                                        const dlcoll_opts *opts, dlcoll_work **work);
@@ -619,8 +651,9 @@ DLCOLL_API int dlcoll_reduce_scatter_v(const void *send, void *recv, const size_
  * send, recv: size * count elements; in place when send == recv. */
 DLCOLL_API int dlcoll_all_to_all(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
                                  dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
-/* recv_counts[i] is send_counts[rank] of rank i. In place when send == recv, whatever the counts
- * and displacements of this rank. */
+/* dlcoll_all_to_all() with a count for each part: recv_counts[i] is send_counts[rank] of rank i. In
+ * place when send == recv, whatever the counts and displacements of this rank. DLCOLL_EINVAL also:
+ * counts is NULL, send_counts[rank] is not recv_counts[rank], or parts of recv overlap. */
 DLCOLL_API int dlcoll_all_to_all_v(const void *send, const size_t *send_counts,
                                    const size_t *send_displs, void *recv, const size_t *recv_counts,
                                    const size_t *recv_displs, dlcoll_dtype dtype, dlcoll_comm *comm,
@@ -628,8 +661,7 @@ DLCOLL_API int dlcoll_all_to_all_v(const void *send, const size_t *send_counts,
 
 /* dlcoll_all_to_all_v() with a type for each block: send_types[i] of what goes to rank i,
  * recv_types[i] of what comes from it. Displacements are in bytes. Ranks compare the bytes of each
- * block, not its type.
- */
+ * block, not its type. DLCOLL_EINVAL also: counts or types are NULL. */
 DLCOLL_API int dlcoll_all_to_all_w(const void *send, const size_t *send_counts,
                                    const size_t *send_displs, const dlcoll_dtype *send_types,
                                    void *recv, const size_t *recv_counts, const size_t *recv_displs,
@@ -659,6 +691,7 @@ typedef struct dlcoll_graph {
  * Block k of recv comes from sources[k]. Of several edges between two ranks, the blocks keep their
  * order. Buffers may not overlap. The graph and the counts are read until the call returns. Where
  * the ranks disagree on an edge, they get DLCOLL_EMISMATCH, or DLCOLL_ETIMEDOUT over TCP.
+ * DLCOLL_EINVAL also: a rank of the graph is out of range, or counts is NULL.
  *
  * Block k of recv = send of rank sources[k]. send: count elements. */
 DLCOLL_API int dlcoll_neighbor_all_gather(const void *send, void *recv, size_t count,
@@ -684,7 +717,7 @@ DLCOLL_API int dlcoll_neighbor_all_to_all_v(const void *send, const size_t *send
                                             dlcoll_comm *comm, const dlcoll_opts *opts,
                                             dlcoll_work **work);
 
-/* Returns when every rank has called it. */
+/* Returns (or is complete) when every rank has called it. */
 DLCOLL_API int dlcoll_barrier(dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
 
 /* A barrier that names the ranks that are missing. On DLCOLL_ETIMEDOUT, missing[0 .. *n - 1] are
@@ -693,7 +726,8 @@ DLCOLL_API int dlcoll_barrier(dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll
  * with host and pid. Rank 0 collects the arrivals and reports to the others, up to a second after
  * the timeout. If it does not (it has not arrived, or has given up before this rank arrived), only
  * rank 0 is in `missing`, and the text states that other ranks may be missing, too. The
- * communicator stays in use after a timeout. */
+ * communicator stays in use after a timeout. Returns 0 or a common error of operations;
+ * DLCOLL_EINVAL also: n is NULL, and missing is not. */
 DLCOLL_API int dlcoll_monitored_barrier(dlcoll_comm *comm, int *missing, size_t *n,
                                         const dlcoll_opts *opts);
 
@@ -703,11 +737,11 @@ typedef struct dlcoll_bytes {
 } dlcoll_bytes;
 
 /* Every rank gives `len` bytes and gets those of all: (*all)[i] are rank i's. The result is one
- * piece of memory, the caller's, who ends it with dlcoll_bytes_free(). NULL on failure. Errors also
- * DLCOLL_ENOMEM, and EINVAL for more than 1 TB in all. */
+ * piece of memory, the caller's, who ends it with dlcoll_bytes_free(). NULL on failure.
+ * DLCOLL_EINVAL also: more than 1 TB in all. */
 DLCOLL_API int dlcoll_exchange_bytes(const void *data, size_t len, dlcoll_bytes **all,
                                      dlcoll_comm *comm, const dlcoll_opts *opts);
-/* With a handle: *all is set once it is complete. */
+/* dlcoll_exchange_bytes() with a handle: *all is set once the handle is complete. */
 DLCOLL_API int dlcoll_exchange_bytes_async(const void *data, size_t len, dlcoll_bytes **all,
                                            dlcoll_comm *comm, const dlcoll_opts *opts,
                                            dlcoll_work **work);
@@ -725,14 +759,15 @@ DLCOLL_API void dlcoll_bytes_free(dlcoll_bytes *all); /* NULL is allowed */
 #define DLCOLL_ANY_SOURCE (-1)
 #define DLCOLL_ANY_TAG    (-1)
 
-/* Returns (or is complete) when `send` may be reused; the receiver may not have the message yet.
- * With DLCOLL_SYNCHRONOUS it has. */
+/* Sends `count` elements to rank `peer`. Returns (or is complete) when `send` may be reused; the
+ * receiver may not have the message yet. With DLCOLL_SYNCHRONOUS it has. */
 DLCOLL_API int dlcoll_send(const void *send, size_t count, dlcoll_dtype dtype, int peer,
                            dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
+/* Receives a message of `count` elements from rank `peer`, or DLCOLL_ANY_SOURCE. */
 DLCOLL_API int dlcoll_recv(void *recv, size_t count, dlcoll_dtype dtype, int peer,
                            dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
-/* From any rank: *peer is the sender's rank once the operation is complete; NULL is allowed.
- * DLCOLL_EPEER when all others have left, or one of them has died. */
+/* dlcoll_recv() from any rank: *peer is the sender's rank once the operation is complete; NULL is
+ * allowed. DLCOLL_EPEER when all others have left, or one of them has died. */
 DLCOLL_API int dlcoll_recv_any(void *recv, size_t count, dlcoll_dtype dtype, int *peer,
                                dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
 
@@ -767,14 +802,15 @@ DLCOLL_API int dlcoll_probe(int peer, dlcoll_message *message, dlcoll_comm *comm
                             const dlcoll_opts *opts);
 DLCOLL_API int dlcoll_iprobe(int peer, dlcoll_message *message, dlcoll_comm *comm,
                              const dlcoll_opts *opts);
-/* Likewise, and keeps the message for dlcoll_mrecv(): no other receive or probe gets it. */
+/* dlcoll_probe() and dlcoll_iprobe() that keep the message for dlcoll_mrecv(): no other receive or
+ * probe gets it. DLCOLL_EINVAL also: message is NULL. */
 DLCOLL_API int dlcoll_mprobe(int peer, dlcoll_message *message, dlcoll_comm *comm,
                              const dlcoll_opts *opts);
 DLCOLL_API int dlcoll_improbe(int peer, dlcoll_message *message, dlcoll_comm *comm,
                               const dlcoll_opts *opts);
-/* Receives it, once; as dlcoll_recv_upto(), of the same communicator. message->matched is NULL
- * then.
- */
+/* Receives the message that a probe on the same communicator has kept, as dlcoll_recv_upto() would;
+ * message->matched is NULL then. DLCOLL_EINVAL also: message->matched is NULL, or of another
+ * communicator. */
 DLCOLL_API int dlcoll_mrecv(void *recv, size_t count, dlcoll_dtype dtype, dlcoll_message *message,
                             dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
 
@@ -794,54 +830,59 @@ typedef struct dlcoll_p2p {
 } dlcoll_p2p;
 
 /* Starts n sends and receives together; complete when all of them are. Their order does not
- * matter: a batch cannot block itself. The list is read until the call returns. */
+ * matter: a batch cannot block itself. The list is read until the call returns. DLCOLL_EINVAL also:
+ * the list is NULL, or an entry has both buffers or none. */
 DLCOLL_API int dlcoll_batch(const dlcoll_p2p *list, size_t n, dlcoll_comm *comm,
                             const dlcoll_opts *opts, dlcoll_work **work);
 
 /* -------------------------------------------------------------------------------------- work
  *
  * A handle is used by one thread at a time, which need not be the one that started the operation.
- * The result of an operation is 0 or what its blocking form would have returned. */
+ * The result of an operation is 0 or what its blocking form would have returned. The functions
+ * below return DLCOLL_EINVAL for a NULL handle, DLCOLL_ESTATE for one of a fork()'s parent. */
 
 /* Begins a persistent operation with the arguments of its call, on the data that its buffers have
  * then. The arrays and layouts of the call have been copied. Counts as a call: every rank starts
  * the same operations in the same order, persistent or not. Its timeout begins anew. Once it is
  * complete it may be started again; a wait for it returns the result of the last start, or 0 if
- * there was none. On host memory. 0, or an error of the operation; DLCOLL_ESTATE: it is under way.
- */
+ * there was none. On host memory. Returns 0, or a common error of operations; DLCOLL_EINVAL also:
+ * the handle is not a persistent operation's; DLCOLL_ESTATE also: the operation is under way. */
 DLCOLL_API int dlcoll_start(dlcoll_work *work);
 
-/* DLCOLL_INPROGRESS, or the result. */
+/* Returns DLCOLL_INPROGRESS, or the result. */
 DLCOLL_API int dlcoll_test(dlcoll_work *work);
-/* Waits for the result. The operation's own timeout holds. */
+/* Waits for the result, and returns it. The operation's own timeout holds. */
 DLCOLL_API int dlcoll_wait(dlcoll_work *work);
-/* At most so long: DLCOLL_INPROGRESS when it is still under way then. Negative: no limit. */
+/* Waits for at most timeout_ms (negative: no limit). Returns the result, or DLCOLL_INPROGRESS where
+ * the operation is still under way then. */
 DLCOLL_API int dlcoll_wait_for(dlcoll_work *work, int64_t timeout_ms);
-/* Until one of n is complete: *index is which, and its result is returned. NULL entries are
- * skipped; DLCOLL_EINVAL when all are NULL. */
+/* Waits until one of n is complete: *index is which, and its result is returned; DLCOLL_INPROGRESS
+ * after timeout_ms (negative: no limit). NULL entries are skipped; DLCOLL_EINVAL: all are NULL, or
+ * index is. */
 DLCOLL_API int dlcoll_wait_any(dlcoll_work *const *works, size_t n, size_t *index,
                                int64_t timeout_ms);
-/* Until all n are complete: 0, the first result in the list that is not 0, or DLCOLL_INPROGRESS. */
+/* Waits until all n are complete. Returns 0, or the first result in the list that is not 0, or
+ * DLCOLL_INPROGRESS after timeout_ms (negative: no limit). NULL entries are skipped. */
 DLCOLL_API int dlcoll_wait_all(dlcoll_work *const *works, size_t n, int64_t timeout_ms);
 /* Calls fn(arg) once, when the operation under way is complete: in the thread that completes it, or
  * in this call if it is complete already. fn must neither block nor call the library. It is called
  * for an operation, too, whose handle has been freed or whose communicator is destroyed, but never
- * in a fork()'s child. 0 or DLCOLL_EINVAL; DLCOLL_ESTATE: one is set already; DLCOLL_ENOSUP: the
- * operation is on device memory. */
+ * in a fork()'s child. Returns 0; DLCOLL_EINVAL: work or fn is NULL; DLCOLL_ESTATE: a function is
+ * set already; DLCOLL_ENOSUP: the operation is on device memory. */
 DLCOLL_API int dlcoll_notify(dlcoll_work *work, void (*fn)(void *arg), void *arg);
 /* Ends the handle, in any state: an operation under way goes on, and its buffers are the library's
  * until it is complete. NULL is allowed. Before dlcoll_destroy() of its communicator. */
 DLCOLL_API void dlcoll_work_free(dlcoll_work *work);
-/* The same for an owner that cannot keep the buffers any longer: cancels a receive that no message
- * has matched, and waits for any other operation first. */
+/* dlcoll_work_free() for an owner that cannot keep the buffers any longer: cancels a receive that
+ * no message has matched, and waits for any other operation first. */
 DLCOLL_API void dlcoll_work_drop(dlcoll_work *work);
 
 /* --------------------------------------------------------------------------------------- memory */
 
 /* Memory that all ranks of this node can reach: operations whose buffers lie in it copy least. To
  * be freed by dlcoll_mem_free() before `comm` is destroyed. Aligned to a page, zeroed. No
- * other rank need call it. NULL when none is left, or no memory is shared (malloc() serves as
- * well then). */
+ * other rank need call it. Returns NULL when none is left, or no memory is shared (malloc() serves
+ * as well then). */
 DLCOLL_API void *dlcoll_mem_alloc(dlcoll_comm *comm, size_t bytes);
 DLCOLL_API void dlcoll_mem_free(dlcoll_comm *comm, void *p); /* NULL is allowed */
 
@@ -850,11 +891,11 @@ DLCOLL_API void dlcoll_mem_free(dlcoll_comm *comm, void *p); /* NULL is allowed 
  * Buffers of an operation may be CUDA device memory, on all ranks or on none. Operations on
  * host memory go through shared memory and sockets, those on device memory through NCCL (2.19 or
  * later), loaded when it is needed from DLCOLL_NCCL_LIB, from what the process has loaded, or from
- * where the loader looks; the CUDA driver likewise (DLCOLL_CUDA_LIB,
- * libcuda.so.1). The device is that of the first operation's buffer, else the one that the thread
- * has set (cudaSetDevice()); later operations may come from a thread with another one. An operation
- * on host memory never creates a CUDA context. A driver that cannot tell what a buffer is
- * (an earlier error of the program's kernels): DLCOLL_EBACKEND.
+ * where the loader looks; and through the CUDA driver, which is loaded in the same way
+ * (DLCOLL_CUDA_LIB, libcuda.so.1). The device is that of the first operation's buffer, else the one
+ * that the thread has set (cudaSetDevice()); later operations may come from a thread with another
+ * one. An operation on host memory never creates a CUDA context. A driver that cannot tell what a
+ * buffer is (an earlier error of the program's kernels): DLCOLL_EBACKEND.
  *
  * Whether an operation is on device memory follows from a stream in its options; else from a buffer
  * in which this rank has elements; else from any buffer that is not NULL. In gather_v, scatter_v,
@@ -862,8 +903,8 @@ DLCOLL_API void dlcoll_mem_free(dlcoll_comm *comm, void *p); /* NULL is allowed 
  * operation counts as one on host memory as long as
  * the communicator has done nothing on device memory (where the others begin with it, all get
  * DLCOLL_EMISMATCH, with "nccl_init"), and is refused from then on: DLCOLL_EINVAL. An operation in
- * which no rank has elements does nothing either way; an empty send or recv on device memory
- * likewise.
+ * which no rank has elements does nothing either way, and neither does an empty send or recv on
+ * device memory.
  *
  * With a stream in the options an operation is enqueued there and the call returns; a work handle,
  * if one is asked for, tells when it is complete. Without, it is enqueued on a stream of the
@@ -890,8 +931,9 @@ DLCOLL_API void dlcoll_mem_free(dlcoll_comm *comm, void *p); /* NULL is allowed 
  * return while a captured graph with its kernels is there. */
 
 /* A unique id of NCCL's for a program that makes its own communicator of the ranks of `comm`: *id,
- * an ncclUniqueId (128 bytes), is the same on every rank. Needs no device. DLCOLL_ENOSUP: there is
- * no NCCL. */
+ * an ncclUniqueId (128 bytes), is the same on every rank. Needs no device. Returns 0;
+ * DLCOLL_EINVAL: id is NULL; DLCOLL_ENOSUP: there is no NCCL; DLCOLL_EBACKEND: NCCL makes no id; or
+ * a common error of operations. */
 DLCOLL_API int dlcoll_nccl_unique_id(dlcoll_comm *comm, void *id);
 
 typedef enum dlcoll_nccl_mode {
@@ -920,11 +962,13 @@ typedef struct dlcoll_device_opts {
 
 /* Creates NCCL's communicator now, on this thread's device, instead of in the first operation on
  * device memory: needed before operations are captured into a graph. Every rank calls it. Where it
- * is there already, nothing is done. Errors as of an operation. */
+ * is there already, nothing is done. Returns 0; DLCOLL_EINVAL: `blocking` is not 0, 1 or 2; or a
+ * common error of operations. */
 DLCOLL_API int dlcoll_device_init(dlcoll_comm *comm, const dlcoll_device_opts *opts);
 
 /* Lets the stream wait for an operation on device memory that has a handle; the host does not wait.
- * DLCOLL_EINVAL, EBACKEND, or the result of an operation that has failed. */
+ * Returns 0; DLCOLL_EINVAL: work is NULL, or not on device memory; DLCOLL_ESTATE: it is that of a
+ * fork()'s parent; DLCOLL_EBACKEND: CUDA refuses; or the result of an operation that has failed. */
 DLCOLL_API int dlcoll_stream_wait(void *stream, dlcoll_work *work);
 
 /* Device memory from ncclMemAlloc(), which NCCL can register best. After dlcoll_device_init() or an
@@ -949,8 +993,10 @@ DLCOLL_API int dlcoll_mem_deregister(dlcoll_comm *comm, void *handle);
  *
  * A key-value store for the program's own use, TCPStore-compatible. Keys are texts of at most 8192
  * bytes, values at most 64 MiB (longer ones: DLCOLL_EINVAL, and nothing is sent).
- * Used by one thread at a time. Timeouts: 0: that of the store's opening; negative: none. Errors:
- * DLCOLL_EINVAL, ENOMEM, ETIMEDOUT, ENET; the text by dlcoll_last_error(NULL, ...). */
+ * A store is used by one thread at a time. Timeouts: 0: that of the store's opening; negative:
+ * none. Every function that returns an int returns 0, unless its comment says otherwise, or
+ * DLCOLL_EINVAL (a NULL argument, a key or value that is too long, a wrong URL), ENOMEM, ETIMEDOUT,
+ * ENET; dlcoll_last_error(NULL, ...) has the text. */
 
 /* Connects to the store at "tcp://HOST:PORT". host_it: serves it there first, in this process,
  * until dlcoll_store_close(). Owned by the caller. */
@@ -974,14 +1020,14 @@ DLCOLL_API int dlcoll_store_add(dlcoll_store *store, const char *key, int64_t de
 /* Waits until all n keys exist. */
 DLCOLL_API int dlcoll_store_wait(dlcoll_store *store, const char *const *keys, size_t n,
                                  int64_t timeout_ms);
-/* Stores `value` if `expected` is stored now (len 0: if nothing is). *now, owned by the caller as
- * above, is what is stored then; both may be NULL. Where nothing is stored and something is
- * expected, nothing is changed and *now is `expected`, as with TCPStore: this does not mean that it
- * is stored. */
+/* Stores `value` if `expected` is stored now (len 0: if nothing is). *now is what is stored then;
+ * the caller frees it with free(). now and now_len may be NULL. Where nothing is stored and
+ * something is expected, nothing is changed and *now is `expected`, as with TCPStore: this does not
+ * mean that it is stored. */
 DLCOLL_API int dlcoll_store_compare_set(dlcoll_store *store, const char *key, const void *expected,
                                         size_t expected_len, const void *value, size_t len,
                                         void **now, size_t *now_len);
-/* 1: deleted; 0: the key did not exist. */
+/* Returns 1: deleted; 0: the key did not exist; or an error. */
 DLCOLL_API int dlcoll_store_delete(dlcoll_store *store, const char *key);
 
 /* -------------------------------------------------------------------------------- introspection */
@@ -1009,8 +1055,8 @@ typedef struct dlcoll_record {
 
 /* The last operations of a rank of the world that is on this node, the newest first; rank -1: this
  * one. An operation whose record is being written at this moment is left out. Returns how many were
- * filled in, at most `max`, or DLCOLL_EINVAL, or DLCOLL_ENOSUP: that rank's are not visible from
- * here. From any thread. */
+ * filled in, at most `max`; DLCOLL_EINVAL: comm or out is NULL, or there is no such rank;
+ * DLCOLL_ENOSUP: that rank's records are not visible from here. From any thread. */
 DLCOLL_API int dlcoll_recent(const dlcoll_comm *comm, int rank, dlcoll_record *out, int max);
 
 /* The library's choices and their reasons, as lines "name: value" for people: ranks, nodes, memory,

@@ -99,7 +99,7 @@ template <class Result> class operations
         return reduce_by(dlcoll_scan, in, out, r);
     }
 
-    /* `in` of the ranks before this one, likewise; on rank 0 `out` stays as it is. */
+    /* `in` of the ranks before this one, reduced in their order; on rank 0 `out` stays as it is. */
     template <class A, class B>
     Result exscan(const A &in, B &&out, const reduction &r = DLCOLL_SUM) const
     {
@@ -344,7 +344,7 @@ template <class Result> class operations
         });
     }
 
-    /* A list of p2p_send() and p2p_recv(), likewise; complete when all of them are. */
+    /* Starts a list of p2p_send() and p2p_recv(); complete when all of them are. */
     template <class L> Result batch(const L &list) const
     {
         const span<const dlcoll_p2p> l(std::data(list), std::size(list));

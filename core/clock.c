@@ -15,6 +15,19 @@ uint64_t lease_clock_of_boot(void)
     return z - 1;
 }
 
+uint64_t day_ns(void)
+{
+    static _Atomic uint64_t zero; /* the wall clock less CLOCK_BOOTTIME at the first call */
+    uint64_t z = atomic_load_explicit(&zero, memory_order_relaxed);
+    if (!z) {
+        uint64_t none = 0;
+        z = wall_ns() - clock_ns(CLOCK_BOOTTIME);
+        if (!atomic_compare_exchange_strong(&zero, &none, z))
+            z = none;
+    }
+    return z + clock_ns(CLOCK_BOOTTIME);
+}
+
 uint64_t lease_clock_ns(void)
 {
     uint64_t zero = lease_clock_of_boot();

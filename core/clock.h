@@ -1,4 +1,5 @@
-/* clock.h: decisions use the monotonic clock; the wall clock is for display only. */
+/* clock.h: decisions and durations use clocks that nobody sets; times of day are for display, and
+ * where somebody else's time of day is compared: a scheduler's, a file's, another process's. */
 #ifndef CORE_CLOCK_H
 #define CORE_CLOCK_H
 
@@ -24,9 +25,15 @@ uint64_t lease_clock_ns(void);
 /* What is to be added to a time of that clock to get CLOCK_BOOTTIME. */
 uint64_t lease_clock_of_boot(void);
 
+/* The wall clock, which may be set at any moment. */
 static inline uint64_t wall_ns(void)
 {
     return clock_ns(CLOCK_REALTIME);
 }
+
+/* The time of day in what a job tells about itself: the wall clock at the first call in this
+ * process or, before a fork, its parent, moved on by CLOCK_BOOTTIME. It never goes backwards, and
+ * its differences are durations, whatever becomes of the wall clock. Any thread. */
+uint64_t day_ns(void);
 
 #endif

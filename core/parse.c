@@ -192,6 +192,13 @@ bool parse_is_variable(const char *s, size_t len)
     return ok;
 }
 
+bool parse_is_export(const char *s)
+{
+    size_t len = strcspn(s, "=");
+    bool all = !s[len] && len > 0 && s[len - 1] == '*';
+    return parse_is_variable(s, len - all) || (all && len == 1);
+}
+
 int parse_signal(const char *name, size_t len)
 {
     if (len > 3 && strncmp(name, "SIG", 3) == 0) {

@@ -32,6 +32,13 @@ bool parse_has(const char *ranges, long n);
 /* Whether the text (len bytes) names a variable of the environment that every shell can read:
  * letters, digits and _ (and dots, which programs can), not beginning with a digit. */
 bool parse_is_variable(const char *s, size_t len);
+/* The same in words, for messages about `s`, which may go on behind the name. */
+#define PARSE_NO_VARIABLE \
+    "'%.60s' is not a valid variable name (letters, digits and _, not beginning with a digit)"
+
+/* Whether the text says what a job is to hand on: NAME, NAME=VALUE, or * behind the beginning of
+ * names, and "*" alone for all. */
+bool parse_is_export(const char *s);
 
 /* The number of the signal "SIGTERM" or "TERM" (len bytes), or 0. */
 int parse_signal(const char *name, size_t len);

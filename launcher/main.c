@@ -111,6 +111,11 @@ static const struct event_log *get_log(void *arg)
     return agent_log(((struct run *)arg)->agent);
 }
 
+static void unlink_later(void *arg, const char *path)
+{
+    guardian_set_path(((struct run *)arg)->link->page->unlink_path[3], path);
+}
+
 static bool request(void *arg, enum request_kind kind, int signo, const char *ranks)
 {
     return agent_request(((struct run *)arg)->agent, kind, signo, ranks);
@@ -248,7 +253,7 @@ static int agent_process(void *arg, struct guardian_link *link)
     r->link = link;
     if (r->notify.fd < 0)
         notify_open(&r->notify);
-    const struct metrics_opts metrics = {r->job, get_status, get_log, r};
+    const struct metrics_opts metrics = {r->job, get_status, get_log, unlink_later, r};
     if (metrics_open(&r->metrics, &r->loop, &metrics, &e) < 0) {
         log_error("%s", e.msg);
         return 2;

@@ -25,7 +25,7 @@ $(INTEGRATION) $(MULTIHOST): $(call obj,tests/integration/job.c) | $(BUILD)/dlau
 $(BUILD)/tests/integration/test_api: $(BUILD)/libdlaunch.so
 $(BUILD)/tests/integration/test_api: private LIBS += -Wl,-rpath,'$$ORIGIN/../..'
 $(MULTIHOST): $(call obj,tests/multihost/hosts.c)
-$(patsubst %,$(BUILD)/tests/integration/test_%,console elastic failover heartbeats): $(call obj,tests/integration/elastic_nodes.c)
+$(patsubst %,$(BUILD)/tests/integration/test_%,console elastic failover heartbeats wants): $(call obj,tests/integration/elastic_nodes.c)
 
 # The simulator of the rendezvous is more than one file.
 SIM_OBJ := $(call obj,$(wildcard tests/sim/*.c))

@@ -29,7 +29,7 @@
 #include "rendezvous/rules/allgather.h"
 #include "rendezvous/wire/broadcast.h"
 #include "rendezvous/wire/pending.h"
-#include "rendezvous/wire/told.h"
+#include "rendezvous/wire/request_log.h"
 #include "rendezvous/rules/text.h"
 #include "rendezvous/rules/tree.h"
 
@@ -63,7 +63,7 @@ struct round_tree {
     struct rdzv_peers nodes; /* n is 0: the round has none */
     struct map ranks;        /* node id -> its index in nodes, plus one */
     int host;                /* the index of this launcher; -1 */
-    struct told told;
+    struct request_log log;
 };
 
 #define NO_SLOT       UINT32_MAX
@@ -437,7 +437,7 @@ static void on_events(struct caller *k, struct rd *body)
 {
     struct coordinator *c = k->coordinator;
     struct event e;
-    uint64_t sent, now = lease_clock_ns(), wall = wall_ns();
+    uint64_t sent, now = lease_clock_ns(), day = day_ns();
     int n;
     bool good = rdzv_get_events(body, &sent, &n);
     for (; good && n > 0; n--) {
@@ -448,7 +448,7 @@ static void on_events(struct caller *k, struct rd *body)
             event_fini(&e);
             continue;
         }
-        e.wall_ns = wall - (now - e.at_ns);
+        e.wall_ns = day - (now - e.at_ns);
         event_log_take(c->log, &e);
     }
     if (!good || !rd_done(body))
@@ -459,8 +459,8 @@ static void on_events(struct caller *k, struct rd *body)
 static void keep_event(struct coordinator *c, const struct event *event)
 {
     struct event e = *event;
-    uint64_t now = mono_ns();
-    e.wall_ns = wall_ns() - (now > e.at_ns ? now - e.at_ns : 0);
+    uint64_t now = lease_clock_ns();
+    e.wall_ns = day_ns() - (now > e.at_ns ? now - e.at_ns : 0);
     if (e.name == EVENT_ELECTED)
         event_log_lead(c->log, true);
     event_log_add(c->log, &e);
@@ -495,7 +495,7 @@ static void on_request(struct caller *k, struct rd *body)
     struct round_tree *t = &c->tree;
     struct rdzv_request request;
     struct rdzv_state_info info;
-    struct shared_buf *told = NULL;
+    struct shared_buf *numbered = NULL;
     struct buf b = BUF_INIT;
     if (!rdzv_get_request(body, &request)) {
         if (request.kind == REQUEST_KINDS && *request.unknown.name)
@@ -518,18 +518,18 @@ static void on_request(struct caller *k, struct rd *body)
     struct shared_buf *plain = shared_buf_new(&b);
     rdzv_state_get_info(c->state, &info);
     if (t->nodes.n && info.phase == RDZV_RUN) {
-        rdzv_put_told(&b, t->nodes.gen, t->told.last + 1, &request);
-        told = shared_buf_new(&b);
-        told_add(&t->told, t->told.last + 1, told);
+        rdzv_put_told(&b, t->nodes.gen, t->log.last + 1, &request);
+        numbered = shared_buf_new(&b);
+        request_log_add(&t->log, t->log.last + 1, numbered);
     }
     for (uint32_t i = 0; i < c->ncallers; i++) {
         const struct caller *to = c->callers[i];
-        bool in_tree = told && generation_equal(to->branch, t->nodes.gen);
+        bool in_tree = numbered && generation_equal(to->branch, t->nodes.gen);
         if (to->link && to->said_hello && !(in_tree && to->below && !to->direct))
-            link_send(to->link, in_tree ? told : plain);
+            link_send(to->link, in_tree ? numbered : plain);
     }
     shared_buf_unref(plain);
-    shared_buf_unref(told);
+    shared_buf_unref(numbered);
 }
 
 /* Answers go to the node that has asked, if it is still there. */
@@ -635,7 +635,7 @@ static void round_tree_clear(struct round_tree *t)
 {
     rdzv_peers_fini(&t->nodes);
     map_fini(&t->ranks, NULL);
-    told_clear(&t->told);
+    request_log_clear(&t->log);
     t->host = -1;
 }
 
@@ -704,7 +704,7 @@ static void on_direct(struct caller *k, struct rd *body)
     if (!generation_equal(m.gen, t->nodes.gen) || !generation_equal(k->branch, m.gen))
         return; /* of a round that is over */
     k->direct = true;
-    told_send(&t->told, k->link, m.told);
+    request_log_send(&t->log, k->link, m.told);
     if (m.peers || m.table)
         rdzv_state_missed(k->coordinator->state, k->slot, m.peers, m.table);
 }

@@ -82,7 +82,7 @@ static void on_kept(void *arg, struct rdzv_discovery *f)
     if (f->kept)
         coordinator_hear_arbiter(c, f->ops->name, f->kept_ns);
     else if (f->found && !coordinator_is_elected(c)) /* else votes decide */
-        keeper_elsewhere(k, &f->told, coordinator_has_begun(c));
+        keeper_elsewhere(k, &f->reported, coordinator_has_begun(c));
     /* A candidate waits for the end of the lease of the coordinator that was. */
     bool soon = !f->kept && coordinator_stands(c);
     keep_after(k, soon && keep_ms(k) > KEEP_SOON_MS ? KEEP_SOON_MS : keep_ms(k));

@@ -11,31 +11,6 @@
 
 #define LEASE_BEATS 1.5 /* heartbeats in a lease, at least */
 
-void rdzv_config_defaults(struct rdzv_config *c)
-{
-    *c = (struct rdzv_config){
-        .backend = RDZV_STATIC,
-        .run_id = "none",
-        .min_nodes = 1,
-        .max_nodes = 1,
-        .node_rank = -1,
-        .nproc = 1,
-        .role = "default",
-        .host = "",
-        .is_host = -1,
-        .join_timeout = 600,
-        .last_call_timeout = 30,
-        .close_timeout = 30,
-        .keep_alive_interval = 5,
-        .keep_alive_max_attempt = 3,
-        .read_timeout = 60,
-        .restart_policy = RESTART_GROUP,
-        .max_node_restarts = -1,
-        .agent_store = true,
-        .tree_width = TREE_WIDTH,
-    };
-}
-
 static uint64_t to_ns(double seconds)
 {
     return seconds <= 0 ? 0 : seconds >= 1e9 ? 1000000000000000000u : (uint64_t)(seconds * 1e9);

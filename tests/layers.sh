@@ -83,6 +83,9 @@ loop=$(printf '%s\n' "$includes" | sed -E 's,/[^/ ]*( |$),\1,g' |
     awk '$1 != $2' | sort -u | tsort 2>&1 >/dev/null)
 [ -z "$loop" ] || { printf 'rooms in a circle:\n%s\n' "$loop"; bad=1; }
 
+# each unit declares its own objects.
+python3 tests/declared.py || bad=1
+
 # third-party headers: one door each.
 door() {
     out=$(grep -rnE "include <($1)" core rendezvous agent launcher collectives --include='*.[ch]' | grep -vE "^($2)")

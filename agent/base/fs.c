@@ -6,6 +6,7 @@
 #include <ftw.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/random.h>
@@ -14,7 +15,9 @@
 
 #include "core/clock.h"
 #include "core/fd.h"
+#include "core/mem.h"
 #include "core/named_file.h"
+#include "core/patient.h"
 
 /* How long a FIFO or terminal may take nothing before the write is given up. */
 #define READER_PATIENCE_MS 5000
@@ -157,5 +160,41 @@ int fs_replace_file(const char *path, const void *data, size_t len, struct err *
             rc = write_over(&f, path, data, len, e);
     }
     named_file_fini(&f);
+    return rc;
+}
+
+struct replacement {
+    char *path;
+    void *data;
+    size_t len;
+    int rc;
+    struct err e;
+};
+
+static void make_replacement(void *arg)
+{
+    struct replacement *r = arg;
+    r->rc = fs_replace_file(r->path, r->data, r->len, &r->e);
+}
+
+static void drop_replacement(void *arg)
+{
+    struct replacement *r = arg;
+    free(r->path);
+    free(r->data);
+    free(r);
+}
+
+int fs_replace_file_patiently(const char *path, const void *data, size_t len, struct err *e)
+{
+    struct replacement *r = xcalloc(1, sizeof(*r));
+    *r = (struct replacement){.path = xstrdup(path), .data = xmalloc(len + 1), .len = len};
+    memcpy(r->data, data, len);
+    if (!patient_call(NULL, make_replacement, r, drop_replacement, FS_PATIENCE_MS))
+        return err_set(e, -ETIMEDOUT, "write %s: its file server does not answer", path);
+    int rc = r->rc;
+    if (rc < 0 && e)
+        *e = r->e;
+    drop_replacement(r);
     return rc;
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/doctor/match.h"
+#include "agent/doctor/path_test.h"
 #include "agent/report/json_text.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
@@ -868,9 +868,10 @@ static bool is_late(const json_t *pair, const struct path_figures *f)
 static bool is_narrow(const json_t *pair, const struct path_figures *f)
 {
     double bps = number(pair, "bps");
+    double usual = f->bps < BANDWIDTH_SURE ? f->bps : BANDWIDTH_SURE;
     bool beside = f->n > 2 && !json_is_true(at(pair, "local")); /* else it is the CPUs' */
-    return !has_failed(pair) && ((beside && bps < BANDWIDTH_SHARE * fmin(f->bps, BANDWIDTH_SURE)) ||
-                                 bps < BANDWIDTH_LEAST);
+    return !has_failed(pair) &&
+           ((beside && bps < BANDWIDTH_SHARE * usual) || bps < BANDWIDTH_LEAST);
 }
 
 static bool is_bad(const json_t *pair, const struct path_figures *f)
@@ -1061,12 +1062,12 @@ static void check_bandwidth(struct examined *x)
 static const char *explain(const json_t *error, char out[128])
 {
     int stage = (int)number(error, "stage"), code = (int)number(error, "errno");
-    if (stage == MATCH_BULK && code == ETIMEDOUT) {
+    if (stage == PATH_TEST_BULK && code == ETIMEDOUT) {
         snprintf(out, 128, "small packets arrive and large ones do not");
         return "set the same MTU on all nodes and switches (ip link set NAME mtu N)";
     }
     if (code == ETIMEDOUT) {
-        snprintf(out, 128, "%s", stage == MATCH_CONNECT ? "nothing answers" : "it is cut off");
+        snprintf(out, 128, "%s", stage == PATH_TEST_CONNECT ? "nothing answers" : "it is cut off");
         return "let the firewall pass all TCP ports between the nodes (nft list ruleset)";
     }
     snprintf(out, 128, "%s", strerror(code));

@@ -11,7 +11,7 @@
 
 #include "agent/doctor/checks.h"
 #include "agent/doctor/facts.h"
-#include "agent/doctor/match.h"
+#include "agent/doctor/path_test.h"
 #include "agent/process/data_socket.h"
 #include "agent/process/spawn.h"
 #include "agent/report/json_text.h"
@@ -28,7 +28,7 @@ enum {
     AGAIN_MOST = 16,  /* paths that are measured again, each alone, at a time */
     AGAIN_TIMES = 3,  /* how often */
     BAD_MATCHES = 2,  /* a node with so many is spared the rest of the tournament */
-    MATCH_ANSWER_MS = MATCH_MS + MATCH_CALL_MS + 1000,
+    MATCH_ANSWER_MS = PATH_TEST_MS + PATH_TEST_CALL_MS + 1000,
     RESULT_ID = 1, /* of the answer that is the result; requests count from 2 */
 };
 
@@ -56,7 +56,7 @@ struct doctor {
         uv_work_t work;
         bool busy;
         struct rdzv_request request;
-        struct match match;
+        struct path_test match;
         int peer;
     } match;
     int exit_status, nclosing;
@@ -121,13 +121,13 @@ static void on_facts(void *arg, json_t *facts, const char *why)
 static void play(uv_work_t *work)
 {
     struct doctor *d = container_of(work, struct doctor, match.work);
-    match_run(&d->match.match);
+    path_test_run(&d->match.match);
 }
 
 static void on_played(uv_work_t *work, int status)
 {
     struct doctor *d = container_of(work, struct doctor, match.work);
-    const struct match *m = &d->match.match;
+    const struct path_test *m = &d->match.match;
     (void)status;
     d->match.busy = false;
     if (d->done)
@@ -151,7 +151,7 @@ static void on_match_request(struct doctor *d, const struct rdzv_request *r, con
         peer = me == a ? b : me == b ? a : -1;
     } else if (d->table) {
         int round = (int)json_integer_value(json_object_get(what, "round"));
-        peer = match_partner(d->table->nnodes, round, me);
+        peer = path_test_partner(d->table->nnodes, round, me);
         if (parse_has(r->doctor.skipped, me) || parse_has(r->doctor.skipped, peer))
             peer = -1;
     }
@@ -164,11 +164,11 @@ static void on_match_request(struct doctor *d, const struct rdzv_request *r, con
     const struct rank_table_node *other = &d->table->nodes[peer];
     d->match.request = *r;
     d->match.peer = peer;
-    d->match.match = (struct match){
+    d->match.match = (struct path_test){
         .listen_fd = d->door_fd,
         .nonce = (uint64_t)json_integer_value(json_object_get(what, "nonce")),
         .caller = me < peer,
-        .patient = pair != NULL,
+        .longer = pair != NULL,
     };
     netaddr_parse_ip(&d->match.match.peer, other->addr, other->ports[0]);
     d->match.busy = true;
@@ -279,7 +279,7 @@ static json_t *error_of(const json_t *answer, int from, int to)
 
 static bool went_well(const json_t *answer)
 {
-    return json_integer_value(json_object_get(answer, "stage")) == MATCH_OVER;
+    return json_integer_value(json_object_get(answer, "stage")) == PATH_TEST_OVER;
 }
 
 /* Joins the reports of both sides of each match. A match that only one side reports is left out. */
@@ -419,7 +419,7 @@ static void lead(struct doctor *d)
     d->bad = xcalloc(n, sizeof(*d->bad));
     d->answers = xcalloc(n, sizeof(json_t *));
     d->nanswers = (int)n;
-    d->rounds = match_rounds(d->table->nnodes);
+    d->rounds = path_test_rounds(d->table->nnodes);
     d->rounds = d->rounds < ROUNDS_MOST ? d->rounds : ROUNDS_MOST;
     ask_for_facts(d);
 }

@@ -3,7 +3,7 @@
  *
  *     doctor_run: facts_start, rdzv_open --> on_prepare --> on_run, on the node with rank 0:
  *       every node is asked for its facts       (agent/doctor/facts.h)
- *       in rounds, pairs measure their path     (agent/doctor/match.h)
+ *       in rounds, pairs measure their path     (agent/doctor/path_test.h)
  *       paths that stand out are measured again
  *       the checks judge                        (agent/doctor/checks.h)
  *       every node gets the result              --> printed, rdzv_done --> on_finish

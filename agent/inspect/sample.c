@@ -1,5 +1,7 @@
 #include "agent/inspect/sample.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -173,6 +175,30 @@ void samples_encode(struct buf *b, const struct samples *all)
     buf_fini(&rest);
 }
 
+/* Threads behind the first so many are counted only. */
+static void keep_threads(struct sample *s, int nthreads)
+{
+    if (s->nthreads <= nthreads)
+        return;
+    s->more_threads += s->nthreads - nthreads;
+    while (s->nthreads > nthreads)
+        sample_drop_frames(&s->threads[--s->nthreads]);
+    snprintf(s->note, sizeof(s->note),
+             "threads are left out, because those of its node are too many for one answer");
+}
+
+void samples_encode_within(struct buf *b, const struct samples *all, size_t most)
+{
+    size_t begin = b->len;
+    samples_encode(b, all);
+    for (int n = SAMPLE_THREADS_MAX; n > 0 && b->len > most; n /= 2) {
+        for (size_t i = 0; i < all->n; i++)
+            keep_threads(&all->s[i], n / 2);
+        b->len = begin;
+        samples_encode(b, all);
+    }
+}
+
 /* The stacks of a message, each where it begins there. */
 struct got_stacks {
     struct rd *at;
@@ -195,28 +221,41 @@ static void get_stacks(struct rd *r, struct got_stacks *k)
     }
 }
 
-static void get_thread(struct rd *r, const struct got_stacks *k, struct sample *s)
+static void get_thread(struct rd *r, const struct got_stacks *k, struct samples *all,
+                       struct sample *s)
 {
     char text[SAMPLE_TEXT_MAX];
-    struct sample_thread *t = sample_add_thread(s, (int)rd_u32(r));
-    rd_str(r, t->name, sizeof(t->name));
-    t->state = (char)rd_u8(r);
-    t->python = rd_u8(r) != 0;
-    rd_str(r, t->wchan, sizeof(t->wchan));
-    rd_str(r, t->call, sizeof(t->call));
+    struct sample_thread t = {.tid = (int)rd_u32(r)}, *added;
+    rd_str(r, t.name, sizeof(t.name));
+    t.state = (char)rd_u8(r);
+    t.python = rd_u8(r) != 0;
+    rd_str(r, t.wchan, sizeof(t.wchan));
+    rd_str(r, t.call, sizeof(t.call));
     uint32_t stack = rd_u32(r);
     r->bad |= stack >= k->n;
     if (r->bad)
         return;
+    if (all->bytes >= SAMPLES_BYTES_MAX) {
+        s->more_threads++;
+        snprintf(s->note, sizeof(s->note),
+                 "threads are left out, because those of all ranks are larger than %u MiB",
+                 SAMPLES_BYTES_MAX >> 20);
+        return;
+    }
+    added = sample_add_thread(s, t.tid);
+    *added = t;
+    all->bytes += sizeof(t);
     struct rd frames = k->at[stack]; /* checked */
     for (int n = rd_u16(&frames); n > 0; n--) {
         rd_str(&frames, text, sizeof(text));
-        sample_add_frame(t, text);
+        sample_add_frame(added, text);
+        all->bytes += sizeof(char *) + strlen(text) + 16;
     }
 }
 
-static void get_sample(struct rd *r, const struct got_stacks *k, struct sample *s)
+static void get_sample(struct rd *r, const struct got_stacks *k, struct samples *all)
 {
+    struct sample *s = samples_add(all);
     s->rank = (int)rd_u32(r);
     s->node = (int)rd_u32(r);
     s->pid = (int)rd_u32(r);
@@ -237,10 +276,11 @@ static void get_sample(struct rd *r, const struct got_stacks *k, struct sample *
     s->more_threads = (int)rd_u32(r);
     int n = rd_u16(r);
     if (s->rank < 0 || s->rank >= WORLD_SIZE_MAX || s->node < -1 || s->node >= NNODES_MAX ||
-        s->more_threads < 0 || n > SAMPLE_THREADS_MAX)
+        s->more_threads < 0 || s->more_threads > INT_MAX - SAMPLE_THREADS_MAX ||
+        n > SAMPLE_THREADS_MAX)
         r->bad = true;
     for (int i = 0; i < n && !r->bad; i++)
-        get_thread(r, k, s);
+        get_thread(r, k, all, s);
 }
 
 bool samples_decode(struct rd *r, struct samples *all)
@@ -251,7 +291,7 @@ bool samples_decode(struct rd *r, struct samples *all)
     if (n > WORLD_SIZE_MAX)
         r->bad = true;
     for (uint32_t i = 0; i < n && !r->bad; i++)
-        get_sample(r, &k, samples_add(all));
+        get_sample(r, &k, all);
     free(k.at);
     return !r->bad;
 }

@@ -12,6 +12,9 @@
 #define SAMPLE_FRAMES_MAX  256 /* of one thread; the outer ones are left out */
 #define SAMPLE_THREADS_MAX 64  /* of one worker; further ones are counted only */
 #define SAMPLE_TEXT_MAX    256 /* one frame, or what one thread waits in */
+/* What the threads of all samples of messages take. A message has each stack once, however many
+ * threads are in it: without a limit one of 4 MiB could become gigabytes. */
+#define SAMPLES_BYTES_MAX (256u << 20)
 
 struct sample_thread {
     int tid;
@@ -54,6 +57,7 @@ struct sample {
 struct samples {
     struct sample *s;
     size_t n;
+    size_t bytes; /* of the threads that samples_decode() has added */
 };
 
 void sample_fini(struct sample *s);
@@ -73,7 +77,11 @@ void samples_fini(struct samples *all);
 void samples_sort(struct samples *all); /* by rank */
 
 void samples_encode(struct buf *b, const struct samples *all);
-/* Appends to *all. False: malformed; some may have been appended. */
+/* The same, so that b has `most` bytes at most: threads are left out of the samples, the last ones
+ * of each first, and their notes say so. */
+void samples_encode_within(struct buf *b, const struct samples *all, size_t most);
+/* Appends to *all. False: malformed; some may have been appended. Threads for which there is no
+ * room any more (SAMPLES_BYTES_MAX) are counted only, and the sample's note says so. */
 bool samples_decode(struct rd *r, struct samples *all);
 
 #endif

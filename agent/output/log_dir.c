@@ -13,6 +13,7 @@
 #include "core/fd.h"
 #include "core/mem.h"
 #include "core/named_file.h"
+#include "core/patient.h"
 
 #define FLAT_NAME  "torchelastic_dlaunch"
 #define RUN_ID_MAX 128
@@ -228,14 +229,14 @@ static int each_entry(int fd, int depth, int (*visit)(int fd, const struct diren
     return rc;
 }
 
-static void remove_error_files(const struct log_dir *d, int nproc)
+static void remove_error_files(const struct log_dir *d, int first, int nproc)
 {
     char path[sizeof(d->attempt) + 32];
-    for (int i = 0; i < nproc; i++)
+    for (int i = first; i < first + nproc; i++)
         unlink(log_dir_file(d, i, "error.json", path, sizeof(path)));
 }
 
-int log_dir_attempt(struct log_dir *d, int n, int nproc, struct err *e)
+int log_dir_attempt(struct log_dir *d, int n, int first, int nproc, struct err *e)
 {
     d->attempt[0] = '\0';
     if (!d->run[0])
@@ -243,7 +244,7 @@ int log_dir_attempt(struct log_dir *d, int n, int nproc, struct err *e)
     snprintf(d->attempt, sizeof(d->attempt), "%s/%sattempt_%d", d->run, d->prefix, n);
     if (d->flat) {
         if (n <= d->last_flat)
-            remove_error_files(d, nproc);
+            remove_error_files(d, first, nproc);
         d->last_flat = n;
         return 0;
     }
@@ -255,7 +256,7 @@ int log_dir_attempt(struct log_dir *d, int n, int nproc, struct err *e)
     _cleanup_fd_ int fd = open_dir(AT_FDCWD, d->attempt);
     if (fd < 0)
         return err_sys(e, errno, "log directory %s", d->attempt);
-    for (int i = 0; i < nproc; i++) {
+    for (int i = first; i < first + nproc; i++) {
         char name[16];
         snprintf(name, sizeof(name), "%d", i);
         if (mkdirat(fd, name, 0777) < 0)
@@ -272,6 +273,21 @@ const char *log_dir_file(const struct log_dir *d, int local_rank, const char *na
                                    name) >= (int)cap)
         out[0] = '\0';
     return out;
+}
+
+void log_dir_left(const struct log_dir *d, int local_rank, const char *worker_dir)
+{
+    char path[sizeof(d->attempt) + 32];
+    if (!d->attempt[0] || d->flat)
+        return;
+    if (*worker_dir)
+        snprintf(path, sizeof(path), "%s", worker_dir);
+    else
+        snprintf(path, sizeof(path), "%s/%d", d->attempt, local_rank);
+    if (rmdir(path) == 0) {
+        *strrchr(path, '/') = '\0';
+        rmdir(path);
+    }
 }
 
 /* 1: the directory holds something other than directories. */
@@ -321,4 +337,82 @@ void log_dir_close(struct log_dir *d)
         rmdir(d->run);
     }
     d->run[0] = d->attempt[0] = '\0';
+}
+
+/* ------------------------------------------------------------------------------------ patiently */
+
+struct errand {
+    struct log_dir d; /* a copy, which the caller takes back when it is done */
+    int n, first, nproc, rc;
+    log_dir_path *dirs;
+    struct err e;
+};
+
+static struct errand *errand_new(const struct log_dir *d)
+{
+    struct errand *a = xcalloc(1, sizeof(*a));
+    a->d = *d;
+    return a;
+}
+
+static void drop_errand(void *arg)
+{
+    struct errand *a = arg;
+    free(a->dirs);
+    free(a);
+}
+
+static void go_on(void *arg)
+{
+    struct errand *a = arg;
+    for (int i = 0; i < a->nproc; i++)
+        log_dir_left(&a->d, a->first + i, a->dirs[i]);
+    a->rc = log_dir_attempt(&a->d, a->n, a->first, a->nproc, &a->e);
+}
+
+int log_dir_next_patiently(struct log_dir *d, struct patient *server, int n, int first, int nproc,
+                           const log_dir_path *dirs, struct err *e)
+{
+    if (!d->run[0] || (d->flat && n > d->last_flat)) /* which looks at no file */
+        return log_dir_attempt(d, n, first, nproc, e);
+    struct errand *a = errand_new(d);
+    a->n = n;
+    a->first = first;
+    a->nproc = nproc;
+    a->dirs = xcalloc((size_t)nproc + 1, sizeof(*a->dirs));
+    memcpy(a->dirs, dirs, (size_t)nproc * sizeof(*dirs));
+    if (!patient_call(server, go_on, a, drop_errand, LOG_DIR_MS))
+        return err_set(e, -ETIMEDOUT, "log directory %s: its file server does not answer", d->run);
+    int rc = a->rc;
+    *d = a->d;
+    if (rc < 0 && e)
+        *e = a->e;
+    drop_errand(a);
+    return rc;
+}
+
+static void sweep(void *arg)
+{
+    log_dir_sweep(&((struct errand *)arg)->d);
+}
+
+void log_dir_sweep_patiently(const struct log_dir *d)
+{
+    struct errand *a = errand_new(d);
+    if (patient_call(NULL, sweep, a, drop_errand, 0))
+        drop_errand(a);
+}
+
+static void end(void *arg)
+{
+    log_dir_close(&((struct errand *)arg)->d);
+}
+
+void log_dir_close_patiently(struct log_dir *d, struct patient *server)
+{
+    struct errand *a = errand_new(d);
+    if (!patient_call(server, end, a, drop_errand, LOG_DIR_MS))
+        return;
+    *d = a->d;
+    drop_errand(a);
 }

@@ -23,6 +23,7 @@
 #include <stddef.h>
 
 #include "core/err.h"
+#include "rendezvous/rules/failure.h"
 
 struct log_dir {
     char run[512];     /* the run directory; "": no files at all (--log_dir /dev/null) */
@@ -48,8 +49,14 @@ int log_dir_open_flat(struct log_dir *d, bool shared, struct err *e);
 void log_dir_sweep(const struct log_dir *d);
 
 /* Makes attempt_<n>, or attempt_<n>.<k> if that is there, and a directory for each of nproc local
- * ranks; flat: removes what an earlier attempt of that number has left. */
-int log_dir_attempt(struct log_dir *d, int n, int nproc, struct err *e);
+ * ranks from `first` on; flat: removes what an earlier attempt of that number has left. */
+int log_dir_attempt(struct log_dir *d, int n, int first, int nproc, struct err *e);
+
+/* The worker that had this folder of its own ("": it had none, or was not started in the current
+ * attempt) has ended, and another takes its place: removes the folder, and that of its attempt, if
+ * they are empty. Else a job that is started again thousands of times would have as many folders
+ * to look through at its end. */
+void log_dir_left(const struct log_dir *d, int local_rank, const char *worker_dir);
 
 /* The file of a local rank in this attempt, or "" when there are no files. Returns out. */
 const char *log_dir_file(const struct log_dir *d, int local_rank, const char *name, char *out,
@@ -57,5 +64,16 @@ const char *log_dir_file(const struct log_dir *d, int local_rank, const char *na
 
 /* Removes the run directory when nothing but empty directories is in it. */
 void log_dir_close(struct log_dir *d);
+
+/* The same for the loop, which cannot wait for good for the directory's server: -ETIMEDOUT, or
+ * nothing, when it has not answered within LOG_DIR_MS. log_dir_next_patiently() is log_dir_left()
+ * of workers that start again, whose folders `dirs` has, and log_dir_attempt(). */
+struct patient;
+#define LOG_DIR_MS 5000
+typedef char log_dir_path[FAILURE_PATH_MAX];
+int log_dir_next_patiently(struct log_dir *d, struct patient *server, int n, int first, int nproc,
+                           const log_dir_path *dirs, struct err *e);
+void log_dir_sweep_patiently(const struct log_dir *d);
+void log_dir_close_patiently(struct log_dir *d, struct patient *server);
 
 #endif

@@ -33,7 +33,7 @@
 #define HELD_MS     50  /* interval for adding held pipes to the epoll set again after a failure */
 #define PATIENCE_MS 50  /* interval for checking a reader if the patience is limited */
 #define LAST_MS     100 /* limit for writing the last words to a slow reader */
-#define FILE_TOLD_S \
+#define FILE_REPORT_S \
     60 /* interval between two lines about failed log files: a full disk fails many */
 
 void stream_filter_unref(struct stream_filter *f)
@@ -144,9 +144,10 @@ __attribute__((format(printf, 2, 3))) static void say_trouble(struct stdio_pump 
 
 static void say_file_fails(struct stdio_pump *p, const struct stdio_stream *s)
 {
-    if (p->file_told_ns && p->now_ns < p->file_told_ns + FILE_TOLD_S * UINT64_C(1000000000))
+    if (p->file_reported_ns &&
+        p->now_ns < p->file_reported_ns + FILE_REPORT_S * UINT64_C(1000000000))
         return;
-    p->file_told_ns = p->now_ns;
+    p->file_reported_ns = p->now_ns;
     bool own = s->file.error != 0;
     char why[ERR_TEXT_MAX];
     say_trouble(p, "%s: %s: output is dropped until the file can be written again",
@@ -437,9 +438,9 @@ static void say_console_fails(struct stdio_pump *p)
     char path[1024], why[ERR_TEXT_MAX];
     for (int i = 0; i < 2; i++) {
         struct console *c = &p->console[i];
-        if (c->error == 0 || p->told[i])
+        if (c->error == 0 || p->reported[i])
             continue;
-        p->told[i] = true;
+        p->reported[i] = true;
         const char *name = console_path(c, path);
         err_text(c->error, why);
         if (console_unread(c))

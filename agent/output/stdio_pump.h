@@ -84,12 +84,12 @@ struct stdio_pump {
     uint64_t now_ns;
     struct buf own; /* dlaunch's own lines that wait until own_due_ns; empty: none */
     uint64_t own_lost, own_due_ns;
-    bool own_lines_wait;    /* in the inbox, behind those, or for a console that is full */
-    bool finishing;         /* all is read: only the consoles are waited for */
-    bool gave_up;           /* the consoles have not taken everything */
-    bool told[2];           /* the failure of the console was reported */
-    uint64_t file_told_ns;  /* when the failure of a log file was last reported */
-    unsigned files_lacking; /* log files that were closed with missing output */
+    bool own_lines_wait;       /* in the inbox, behind those, or for a console that is full */
+    bool finishing;            /* all is read: only the consoles are waited for */
+    bool gave_up;              /* the consoles have not taken everything */
+    bool reported[2];          /* the failure of the console was reported */
+    uint64_t file_reported_ns; /* when the failure of a log file was last reported */
+    unsigned files_lacking;    /* log files that were closed with missing output */
     uint64_t bytes_lacking;
     char lacking_path[1024]; /* the first of them */
 };

@@ -18,14 +18,16 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "agent/process/spawn.h"
+#include "agent/process/exec_why.h"
 #include "core/fd.h"
 #include "core/mem.h"
+#include "core/patient.h"
 
 #define BINFMT           "/proc/sys/fs/binfmt_misc"
 #define HEAD_MAX         256 /* bytes of a file that the kernel reads (BINPRM_BUF_SIZE) */
 #define SCRIPT_DEPTH_MAX 5   /* interpreters that are scripts themselves */
 #define DETAIL_MAX       384
+#define LOOK_MS          1000
 
 /* The fault of a file: errno's text with `detail` in brackets, or `detail` alone if `whole`. */
 struct diagnosis {
@@ -413,6 +415,42 @@ static void explain_too_big(char *const *argv, char *const *envp, struct diagnos
 
 /* --------------------------------------------------------------------------------------- public */
 
+/* The file's server may not answer any more. */
+struct look {
+    char *path;
+    int errnum;
+    struct diagnosis f;
+};
+
+static void take_look(void *arg)
+{
+    struct look *l = arg;
+    l->errnum = check_file(l->path, 0, &l->f);
+}
+
+static void drop_look(void *arg)
+{
+    struct look *l = arg;
+    free(l->path);
+    free(l);
+}
+
+/* check_file() that is waited for up to LOOK_MS, once if it is not done by then. */
+static int check_file_patiently(const char *path, struct diagnosis *f)
+{
+    static struct patient *server;
+    if (!server)
+        server = patient_new();
+    struct look *l = xcalloc(1, sizeof(*l));
+    l->path = xstrdup(path);
+    if (!patient_call(server, take_look, l, drop_look, LOOK_MS))
+        return 0;
+    int errnum = l->errnum;
+    *f = l->f;
+    drop_look(l);
+    return errnum;
+}
+
 int exec_why(const char *path, char *const *argv, char *const *envp, const char *cwd, int errnum,
              struct err *e)
 {
@@ -427,7 +465,7 @@ int exec_why(const char *path, char *const *argv, char *const *envp, const char 
         if (cwd && path[0] != '/' &&
             snprintf(full, sizeof(full), "%s/%s", cwd, path) < (int)sizeof(full))
             at = full;
-        if (check_file(at, 0, &f) != errnum)
+        if (check_file_patiently(at, &f) != errnum)
             f = none;
         if (!f.detail[0] && errnum == EACCES)
             found(&f, errnum, "a security policy of this host may forbid it");

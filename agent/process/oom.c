@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,9 +46,9 @@ static bool try_file(struct oom_watch *w, const char *dir, const char *file)
     return w->fd >= 0;
 }
 
-void oom_open(struct oom_watch *w)
+void oom_open(struct oom_watch *w, _Atomic uint64_t *told)
 {
-    *w = (struct oom_watch){.fd = -1};
+    *w = (struct oom_watch){.fd = -1, .told = told};
     char dir[512];
     /* The memory controller is in one of the two trees only. The root cgroup has no counter of its
      * own; the counter of the host includes its kills. */
@@ -55,7 +56,7 @@ void oom_open(struct oom_watch *w)
         return;
     if (cgroup_own("memory", dir, sizeof(dir), NULL) && try_file(w, dir, "memory.oom_control"))
         return;
-    try_file(w, "/proc", "vmstat");
+    w->of_host = try_file(w, "/proc", "vmstat");
 }
 
 bool oom_happened(struct oom_watch *w)
@@ -63,9 +64,15 @@ bool oom_happened(struct oom_watch *w)
     uint64_t now;
     if (w->fd < 0 || !read_kills(w->fd, &now))
         return false;
-    bool rose = now > w->kills;
+    uint64_t told = w->told ? atomic_exchange(w->told, now) : 0;
+    bool rose = now > (told > w->kills ? told : w->kills);
     w->kills = now;
     return rose;
+}
+
+const char *oom_words(struct oom_watch *w)
+{
+    return !w->of_host && oom_happened(w) ? ", out of memory (cgroup oom_kill)" : "";
 }
 
 void oom_close(struct oom_watch *w)
@@ -97,7 +104,7 @@ static void oom_state_changed(void *state, enum node_state from)
     if (from != NODE_STARTING)
         return;
     if (o->watch.fd < 0)
-        oom_open(&o->watch);
+        oom_open(&o->watch, o->n->oom_told);
     else
         oom_happened(&o->watch);
 }
@@ -113,6 +120,12 @@ static void oom_free(void *state)
     struct oom *o = state;
     oom_close(&o->watch);
     free(o);
+}
+
+struct oom_watch *oom_watch_of(void *state)
+{
+    struct oom *o = state;
+    return o ? &o->watch : NULL;
 }
 
 const struct feature oom_feature = {

@@ -23,8 +23,10 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/process/exec_why.h"
 #include "agent/process/cgroup.h"
 #include "core/fd.h"
 #include "core/mem.h"
@@ -261,6 +263,7 @@ struct spawner {
     bool close_range;
     bool clone3;      /* false: the kernel or a seccomp filter refuses it */
     bool cgroup;      /* false: starting in a cgroup has failed once */
+    bool proc;        /* /proc shows our PID namespace */
     uint64_t ignored; /* what this process ignores */
     unsigned next;    /* index of the oldest birth */
     struct birth *births[BIRTHS];
@@ -284,6 +287,12 @@ static void mark_inherited_cloexec(void)
     closedir(d);
 }
 
+static bool shows_us(void)
+{
+    char self[24] = "";
+    return readlink("/proc/self", self, sizeof(self) - 1) > 0 && atoi(self) == getpid();
+}
+
 int spawner_new(struct spawner **out, struct err *e)
 {
     (void)e;
@@ -292,6 +301,7 @@ int spawner_new(struct spawner **out, struct err *e)
         xmalloc(sizeof(*s)); /* without zeroing: the stacks stay untouched until they are used */
     s->failures = NULL;
     s->cgroup = true;
+    s->proc = shows_us();
     s->ignored = ignored_now();
     s->next = 0;
     s->slow = s->free = NULL;
@@ -480,6 +490,19 @@ static struct failure *take_failure(struct spawner *s, pid_t pid)
     return NULL;
 }
 
+/* Whether the program may be as it should: what execve() lacks is memory, descriptors, processes,
+ * or a file server that answers. */
+static bool is_want(int errnum)
+{
+    static const int wants[] = {EAGAIN, ENOMEM,    ENFILE,    EMFILE,       EIO,
+                                ESTALE, ETIMEDOUT, EHOSTDOWN, EHOSTUNREACH, ENOTCONN};
+    for (size_t i = 0; i < ARRAY_LEN(wants); i++) {
+        if (wants[i] == errnum)
+            return true;
+    }
+    return false;
+}
+
 static void explain_failure(const struct birth *b, struct failure *f)
 {
     static const char *const stream[] = {"input", "output", "error"};
@@ -503,6 +526,8 @@ static void explain_failure(const struct birth *b, struct failure *f)
         break;
     case STAGE_EXEC:
         f->exit_code = exec_why(req->path, req->argv, req->envp, req->cwd, b->errnum, &f->err);
+        if (is_want(b->errnum))
+            f->exit_code = 125;
         break;
     default: /* STAGE_PARENT: the parent is dead */
         break;
@@ -528,9 +553,31 @@ static bool spawn_await(struct birth *b)
     return true;
 }
 
+/* Not before execve(): processes that share their memory have one score, ours. A slow child may
+ * have been reaped meanwhile, and its number be another process's. */
+static void raise_oom_score(pid_t child)
+{
+    char path[48], text[24];
+    siginfo_t si;
+    if (waitid(P_PID, (id_t)child, &si, WEXITED | WNOHANG | WNOWAIT) < 0)
+        return;
+    snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", (int)child);
+    _cleanup_fd_ int fd = open(path, O_RDWR | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+    if (n <= 0)
+        return;
+    text[n] = '\0';
+    int more = atoi(text) + SPAWN_OOM_MORE;
+    n = snprintf(text, sizeof(text), "%d", more < 1000 ? more : 1000);
+    if (pwrite(fd, text, (size_t)n, 0) < 0)
+        return; /* another user's program by its set-user-ID bit */
+}
+
 /* The child uses no memory of ours any more. */
 static void spawn_end(struct spawner *s, struct birth *b)
 {
+    if (b->failed == STAGE_DONE && !b->req.vital && s->proc)
+        raise_oom_score(b->pid);
     if (b->failed != STAGE_DONE) {
         struct failure *f = xcalloc(1, sizeof(*f));
         f->pid = b->pid;

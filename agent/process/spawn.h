@@ -34,6 +34,12 @@ struct spawner; /* the children's stacks, failures not yet fetched. For one thre
 
 #define SPAWN_KEEP_MAX 8
 
+/* When memory runs out, the kernel is to take a worker, not the process that would tell of it. So a
+ * child's oom_score_adj is so much higher than ours, from when its program runs on: as if it had a
+ * fifth of the limit's memory more than it has. Never above the kernel's 1000, never lower than it
+ * was, which takes a privilege. */
+#define SPAWN_OOM_MORE 200
+
 struct spawn_request {
     const char *path; /* for execve: absolute, or relative to cwd */
     char *const *argv;
@@ -47,6 +53,7 @@ struct spawn_request {
     bool session;   /* a session of its own, see child_main() */
     bool outlives;  /* not killed when the parent dies */
     int cgroup_fd;  /* directory of a cgroup v2 to start in, if that can be had; -1 none */
+    bool vital;     /* as necessary as this process; else SPAWN_OOM_MORE holds for it */
     void *owned[2]; /* taken, and freed with free() when the program runs or cannot */
 };
 
@@ -83,21 +90,6 @@ bool spawn_failure(struct spawner *s, pid_t pid, int *exit_code, struct err *e);
 /* Why there was no new process or thread, in words: `what`, and the limit that was hit. Returns
  * -errnum. */
 int spawn_explain(const char *what, int errnum, struct err *e);
-
-/* Why execve(path, argv, envp) failed with `errnum`, in words: a missing interpreter is not a
- * missing file, a foreign architecture is named, a directory, a missing x bit, a noexec mount, an
- * argument list that is too long (with the largest variables by name). A relative path is looked
- * at from `cwd` (NULL: ours). Returns the exit code: 127 or 126. */
-int exec_why(const char *path, char *const *argv, char *const *envp, const char *cwd, int errnum,
-             struct err *e);
-
-/* The same checks before anything is started: 0 when `path` can be executed as far as one can tell,
- * else -errno with the text, and *exit_code 126 or 127. */
-int exec_check(const char *path, int *exit_code, struct err *e);
-
-/* Searches PATH (of this process) for `name` as execvp() would; a name with a slash is taken as it
- * is. Returns a malloc'ed path, or NULL with the error (-ENOENT or -EACCES). */
-char *exec_find(const char *name, struct err *e);
 
 /* Tests: does without clone3() and close_range(), as on old kernels and in some containers. For
  * spawners made after it is set. */

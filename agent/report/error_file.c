@@ -14,6 +14,7 @@
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/mem.h"
+#include "core/patient.h"
 
 /* Keeps the start of data as text, without NULs. */
 static void keep_start(struct error_file *out, const char *data, size_t len)
@@ -200,5 +201,55 @@ int error_file_copy(const char *from, const char *to, int exit_code)
     json_decref(root);
     rc = dump ? fs_replace_file(to, dump, strlen(dump), NULL) : -ENOMEM;
     free(dump);
+    return rc;
+}
+
+/* ------------------------------------------------------------------------------------ patiently */
+
+struct errand {
+    char *from, *to; /* to NULL: it is read */
+    int exit_code, rc;
+    struct error_file out;
+};
+
+static void run_errand(void *arg)
+{
+    struct errand *a = arg;
+    a->rc =
+        a->to ? error_file_copy(a->from, a->to, a->exit_code) : error_file_read(a->from, &a->out);
+}
+
+static void drop_errand(void *arg)
+{
+    struct errand *a = arg;
+    free(a->from);
+    free(a->to);
+    free(a);
+}
+
+int error_file_read_patiently(struct patient *server, const char *path, struct error_file *out)
+{
+    struct errand *a = xcalloc(1, sizeof(*a));
+    a->from = xstrdup(path);
+    if (!patient_call(server, run_errand, a, drop_errand, ERROR_FILE_MS)) {
+        *out =
+            (struct error_file){.message = "(the file server of the error file does not answer)"};
+        return -ETIMEDOUT;
+    }
+    int rc = a->rc;
+    *out = a->out;
+    drop_errand(a);
+    return rc;
+}
+
+int error_file_copy_patiently(struct patient *server, const char *from, const char *to,
+                              int exit_code)
+{
+    struct errand *a = xcalloc(1, sizeof(*a));
+    *a = (struct errand){.from = xstrdup(from), .to = xstrdup(to), .exit_code = exit_code};
+    if (!patient_call(server, run_errand, a, drop_errand, ERROR_FILE_MS))
+        return -ETIMEDOUT;
+    int rc = a->rc;
+    drop_errand(a);
     return rc;
 }

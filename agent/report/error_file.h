@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct patient;
+
 #define ERROR_FILE_MAX (1u << 20) /* bytes read at most */
 
 struct error_file {
@@ -22,6 +24,13 @@ struct error_file {
  * `message` then holds the start of the file as text, or names what is there instead of a file;
  * else an error of the file system. */
 int error_file_read(const char *path, struct error_file *out);
+
+/* The same and error_file_copy(), for the loop: -ETIMEDOUT, which `message` tells, when the file's
+ * server has not answered within ERROR_FILE_MS; while it does not, it is not asked again. */
+#define ERROR_FILE_MS 1000
+int error_file_read_patiently(struct patient *server, const char *path, struct error_file *out);
+int error_file_copy_patiently(struct patient *server, const char *from, const char *to,
+                              int exit_code);
 
 /* Parses the content of an error file; returns as error_file_read() does. */
 int error_file_parse(const char *data, size_t len, struct error_file *out);

@@ -1,90 +1,195 @@
+/* The loop makes the lines, a thread writes them: the file's server may not answer, the reader of a
+ * FIFO may take nothing. */
 #include "agent/report/event_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/report/event_json.h"
+#include "core/clock.h"
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/named_file.h"
+#include "core/thread.h"
 
-#define LAST_LINES_MS 1000
+#define LAST_LINES_MS 1000        /* for a reader that takes nothing, at the end */
+#define SILENT_MS     3000        /* for a file server that writes nothing, at the end */
 #define KEEP_BYTES    (16u << 20) /* for a reader that takes nothing */
+#define PIECE_BYTES   65536
 
+/* Its owner and the thread share it; the last of them frees it. */
 struct event_file {
-    const char *path;
-    int fd; /* -1: it was given up */
-    uint64_t at;
-    struct buf rest; /* written later */
+    char *path;
+    int fd;
+    bool regular;         /* a regular file, or the like: poll() says nothing of it */
+    uint64_t at;          /* the owner's: the next event */
+    bool given_up;        /* the owner's */
+    atomic_bool closed;   /* by the owner */
+    pthread_mutex_t lock; /* protects what follows */
+    pthread_cond_t changed;
+    struct buf rest; /* that the thread has not taken yet */
+    size_t queued;   /* bytes that are not written yet */
+    int error;       /* errno: why nothing more is written; 0 */
+    int users;
+    bool ended; /* the thread has */
 };
+
+/* Called with the lock, which it releases. */
+static void release(struct event_file *f)
+{
+    bool last = --f->users == 0;
+    pthread_mutex_unlock(&f->lock);
+    if (!last)
+        return;
+    pthread_cond_destroy(&f->changed);
+    pthread_mutex_destroy(&f->lock);
+    close_fd(&f->fd);
+    buf_fini(&f->rest);
+    free(f->path);
+    free(f);
+}
+
+/* Whole lines, so that launchers may share a file. */
+static size_t piece_of(const char *lines, size_t len)
+{
+    const char *end = len > PIECE_BYTES ? memrchr(lines, '\n', PIECE_BYTES) : NULL;
+    return end ? (size_t)(end - lines) + 1 : len;
+}
+
+/* Called with the lock, which it gives back meanwhile. */
+static void write_some(struct event_file *f)
+{
+    struct buf lines = f->rest;
+    f->rest = (struct buf)BUF_INIT;
+    for (size_t at = 0, n; at < lines.len && !f->error; at += n) {
+        const char *p = (char *)lines.data + at;
+        n = piece_of(p, lines.len - at);
+        pthread_mutex_unlock(&f->lock);
+        int rc = f->regular ? fd_write_all(f->fd, p, n)
+                            : fd_write_patiently(f->fd, p, n, LAST_LINES_MS, &f->closed);
+        pthread_mutex_lock(&f->lock);
+        f->error = -rc;
+        f->queued -= n;
+        pthread_cond_broadcast(&f->changed);
+    }
+    buf_fini(&lines);
+}
+
+static void *write_lines(void *arg)
+{
+    struct event_file *f = arg;
+    pthread_mutex_lock(&f->lock);
+    while (!f->error && (f->rest.len || !f->closed)) {
+        if (f->rest.len)
+            write_some(f);
+        else
+            pthread_cond_wait(&f->changed, &f->lock);
+    }
+    f->ended = true;
+    pthread_cond_broadcast(&f->changed);
+    release(f);
+    return NULL;
+}
 
 int event_file_open(struct event_file **out, const char *path, struct err *e)
 {
     int fd = named_file_open(path, O_WRONLY | O_CREAT | O_APPEND, 0666, e);
+    pthread_condattr_t monotonic;
+    struct stat st;
     if (fd < 0)
         return fd;
     fcntl(fd, F_SETFL, O_APPEND | O_NONBLOCK);
-    *out = xcalloc(1, sizeof(**out));
-    **out = (struct event_file){.path = path, .fd = fd};
-    return 0;
-}
-
-static void event_file_give_up(struct event_file *f, const char *why)
-{
-    log_warn("--events: %s: %s; no further events are written", f->path, why);
-    close_fd(&f->fd);
-    buf_fini(&f->rest);
-}
-
-static void flush(struct event_file *f)
-{
-    while (f->rest.len) {
-        ssize_t n = write(f->fd, f->rest.data, f->rest.len);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && errno == EAGAIN && f->rest.len <= KEEP_BYTES)
-            return;
-        if (n < 0) {
-            event_file_give_up(f, strerror(errno));
-            return;
-        }
-        buf_consume(&f->rest, (size_t)n);
+    struct event_file *f = xcalloc(1, sizeof(*f));
+    f->path = xstrdup(path);
+    f->fd = fd;
+    f->regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    f->users = 2;
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&f->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    int rc = thread_start(NULL, 0, write_lines, f);
+    if (rc != 0) {
+        f->users = 1;
+        pthread_mutex_lock(&f->lock);
+        release(f);
+        return err_sys(e, rc, "a thread for %s", path);
     }
+    *out = f;
+    return 0;
 }
 
 bool event_file_is_behind(const struct event_file *f, const struct event_list *l)
 {
-    return f && f->fd >= 0 && f->at < l->first + l->n;
+    return f && !f->given_up && f->at < l->first + l->n;
 }
 
 size_t event_file_write(struct event_file *f, const struct event_list *l, size_t most)
 {
+    struct buf lines = BUF_INIT;
     const struct event *e;
     size_t n = 0;
-    if (!f || f->fd < 0)
+    if (!f || f->given_up)
         return 0;
     while (n < most && (e = event_list_next(l, &f->at))) {
         n++;
         char *line = event_json(e);
         if (line)
-            buf_put(&f->rest, line, strlen(line));
+            buf_put(&lines, line, strlen(line));
         free(line);
     }
-    flush(f);
+    pthread_mutex_lock(&f->lock);
+    if (!f->error && f->queued > KEEP_BYTES)
+        f->error = EAGAIN;
+    if (!f->error) {
+        buf_put(&f->rest, lines.data, lines.len);
+        f->queued += lines.len;
+    }
+    int error = f->error;
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+    buf_fini(&lines);
+    if (error) {
+        log_warn("--events: %s: %s; no further events are written", f->path, strerror(error));
+        f->given_up = true;
+    }
     return n;
+}
+
+/* Called with the lock. Waits as long as the thread gets on. */
+static void await_end(struct event_file *f)
+{
+    size_t queued = f->queued;
+    for (uint64_t until = 0; !f->ended;) {
+        if (!until || f->queued != queued)
+            until = mono_ns() + SILENT_MS * UINT64_C(1000000);
+        queued = f->queued;
+        if (mono_ns() >= until)
+            return;
+        const struct timespec ts = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+        pthread_cond_timedwait(&f->changed, &f->lock, &ts);
+    }
 }
 
 void event_file_close(struct event_file *f)
 {
     if (!f)
         return;
-    if (f->fd >= 0 && f->rest.len)
-        fd_write_patiently(f->fd, (char *)f->rest.data, f->rest.len, LAST_LINES_MS, NULL);
-    close_fd(&f->fd);
-    buf_fini(&f->rest);
-    free(f);
+    pthread_mutex_lock(&f->lock);
+    f->closed = true;
+    pthread_cond_broadcast(&f->changed);
+    await_end(f);
+    if (!f->ended)
+        log_warn("--events: %s: its file server does not answer; the last events are missing",
+                 f->path);
+    release(f);
 }

@@ -11,17 +11,17 @@
 struct event_file;
 
 /* Opens the file under the rule of core/named_file.h; a new one gets mode 0666 less the umask.
- * `path` is borrowed. */
+ */
 int event_file_open(struct event_file **out, const char *path, struct err *e);
 
-/* Appends at most so many of the events that are new; returns how many. Does not wait: what the
- * reader of a FIFO does not take now is written later. An error is reported once, and ends the
- * writing. NULL is allowed. */
+/* Appends at most so many of the events that are new; returns how many. Does not wait: a thread
+ * writes them. An error is reported once, and ends the writing. NULL is allowed. */
 size_t event_file_write(struct event_file *f, const struct event_list *l, size_t most);
 /* Whether there are further ones. */
 bool event_file_is_behind(const struct event_file *f, const struct event_list *l);
 
-/* Writes what is left, for a reader that takes it within a second. NULL is allowed. */
+/* Waits until all is written: for a reader that takes nothing a second, for a file server that does
+ * not answer three. NULL is allowed. */
 void event_file_close(struct event_file *f);
 
 #endif

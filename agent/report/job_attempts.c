@@ -29,7 +29,7 @@ static int kept_begin(void *state, struct err *e)
     (void)e;
     free(k->operations);
     k->operations = NULL;
-    attempts_begin(&k->attempts, k->n->table, k->n->group_rank, k->n->log_dir, wall_ns());
+    attempts_begin(&k->attempts, k->n->table, k->n->group_rank, k->n->log_dir, day_ns());
     return 0;
 }
 
@@ -62,7 +62,7 @@ static void kept_state_changed(void *state, enum node_state from)
 {
     struct kept *k = state;
     if (from == NODE_STOPPING || k->n->state == NODE_DONE)
-        attempts_end(&k->attempts, wall_ns());
+        attempts_end(&k->attempts, day_ns());
 }
 
 /* The failure that the round stopped for may be that of this worker: now its record is complete. */

@@ -11,7 +11,7 @@
 #define LOOK_MS 25 /* between two looks at who is in an operation */
 
 struct round {
-    uint64_t began_wall_ns;
+    uint64_t began_ns;  /* day_ns(); 0: no round has begun */
     uint64_t looked_ns; /* 0: not yet */
     double waited_s;    /* node-seconds in which workers were in operations */
 };
@@ -45,7 +45,7 @@ static int notes_begin(void *state, struct err *e)
 {
     struct notes *t = state;
     (void)e;
-    t->round = (struct round){.began_wall_ns = wall_ns()};
+    t->round = (struct round){.began_ns = day_ns()};
     return 0;
 }
 
@@ -81,12 +81,13 @@ static void notes_log_grown(void *state)
 /* Seconds since the checkpoint changed; negative: there is none, or it is of an earlier round. */
 static double checkpoint_age(const struct notes *t)
 {
-    uint64_t wall = wall_ns(), mark = t->round.began_wall_ns, at;
-    if (!t->checkpoint || !mark)
+    uint64_t age, at, wall = wall_ns();
+    if (!t->checkpoint || !t->round.began_ns)
         return -1;
-    if (file_time_get(t->checkpoint, &at))
-        mark = at > mark && at <= wall ? at : mark;
-    return wall > mark ? (double)(wall - mark) / 1e9 : 0;
+    age = day_ns() - t->round.began_ns;
+    if (file_time_get(t->checkpoint, &at) && at <= wall && wall - at < age)
+        age = wall - at;
+    return (double)age / 1e9;
 }
 
 static void notes_state_changed(void *state, enum node_state from)

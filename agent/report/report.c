@@ -251,11 +251,11 @@ static void print_error(struct page *pg, const struct failure *f)
 static void print_log(struct page *pg, const struct failure *f)
 {
     struct buf b = BUF_INIT;
-    bool here = f->node == pg->in->group_rank;
-    const char *path = *f->log_path ? f->log_path : here ? pg->in->log_dir : NULL;
+    bool own_node = f->node == pg->in->group_rank;
+    const char *path = *f->log_path ? f->log_path : own_node ? pg->in->log_dir : NULL;
     if (f->kind == FAILURE_NODE || !path || !*path)
         return;
-    if (!here) {
+    if (!own_node) {
         words_escaped(&b, f->host);
         words_add(&b, ":");
     }

@@ -169,22 +169,22 @@ void words_cause(struct buf *b, const struct failure *f)
 
 /* ---------------------------------------------------------------------------------------- hints */
 
-static void hint_shm(struct buf *b, bool here)
+static void hint_shm(struct buf *b, bool own_node)
 {
     struct statvfs v;
     char size[TEXT_BYTES_MAX], left[TEXT_BYTES_MAX];
     words_add(b, "SIGBUS often means that /dev/shm was full");
-    if (here && statvfs("/dev/shm", &v) == 0)
+    if (own_node && statvfs("/dev/shm", &v) == 0)
         words_add(b, ": on this node it has %s, of which %s are free now",
                   text_bytes(size, (uint64_t)v.f_blocks * v.f_frsize),
                   text_bytes(left, (uint64_t)v.f_bavail * v.f_frsize));
     words_add(b, " (containers: --shm-size)");
 }
 
-static void hint_core(struct buf *b, const struct failure *f, bool here)
+static void hint_core(struct buf *b, const struct failure *f, bool own_node)
 {
     char pattern[256];
-    if (here &&
+    if (own_node &&
         fd_read_file(AT_FDCWD, "/proc/sys/kernel/core_pattern", pattern, sizeof(pattern)) > 0 &&
         strstr(pattern, "systemd-coredump"))
         words_add(b, "coredumpctl gdb %d opens the core dump", f->pid);
@@ -193,11 +193,11 @@ static void hint_core(struct buf *b, const struct failure *f, bool here)
 /* The kernel sends SIGXCPU at the soft limit of CPU time and SIGKILL at the hard one; `ulimit -t`
  * sets both. The workers have the limits of this process. Returns whether a limit explains the
  * signal. */
-static bool hint_limit(struct buf *b, int signo, bool here)
+static bool hint_limit(struct buf *b, int signo, bool own_node)
 {
     struct rlimit r = {RLIM_INFINITY, RLIM_INFINITY};
     bool size = signo == SIGXFSZ;
-    if ((!size && signo != SIGXCPU && signo != SIGKILL) || !here)
+    if ((!size && signo != SIGXCPU && signo != SIGKILL) || !own_node)
         return false;
     getrlimit(size ? RLIMIT_FSIZE : RLIMIT_CPU, &r);
     rlim_t limit = signo == SIGKILL ? r.rlim_max : r.rlim_cur;
@@ -227,14 +227,14 @@ static const struct {
      "ldd shows which library is missing; LD_LIBRARY_PATH adds folders to search"},
 };
 
-void words_hint(struct buf *b, const struct failure *f, bool here)
+void words_hint(struct buf *b, const struct failure *f, bool own_node)
 {
     char name[24];
     if (f->kind == FAILURE_SIGNAL) {
         if (f->oom)
             words_add(b,
                       "run fewer or smaller workers on that node, or give the cgroup more memory");
-        else if (hint_limit(b, f->signal, here))
+        else if (hint_limit(b, f->signal, own_node))
             return;
         else if (f->signal == SIGXCPU)
             words_add(b, "a limit of CPU time (ulimit -t, or one of a scheduler) was reached");
@@ -244,9 +244,9 @@ void words_hint(struct buf *b, const struct failure *f, bool here)
             words_add(b, "possible causes: a scheduler's limit, an operator, or the kernel's OOM "
                          "killer outside of dlaunch's cgroup (dmesg shows that)");
         else if (f->signal == SIGBUS)
-            hint_shm(b, here);
+            hint_shm(b, own_node);
         else if (f->core_dumped)
-            hint_core(b, f, here);
+            hint_core(b, f, own_node);
         return;
     }
     if (f->kind != FAILURE_EXIT)

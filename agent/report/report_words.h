@@ -23,8 +23,8 @@ void words_outcome_short(struct buf *b, const struct failure *f);
 /* The cause, if more is known than the outcome; else nothing. */
 void words_cause(struct buf *b, const struct failure *f);
 
-/* One line of advice, or nothing. `here`: it happened on this node. */
-void words_hint(struct buf *b, const struct failure *f, bool here);
+/* One line of advice, or nothing. `own_node`: the failure happened on this node. */
+void words_hint(struct buf *b, const struct failure *f, bool own_node);
 
 /* words_add: printf. words_escaped: control characters and newlines become \xNN. */
 void words_add(struct buf *b, const char *fmt, ...)

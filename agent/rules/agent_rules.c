@@ -479,13 +479,22 @@ void agent_rules_started(struct agent_rules *r, int local_rank, uint64_t now)
     start_next(r, now);
 }
 
-void agent_rules_not_started(struct agent_rules *r, int local_rank, bool drains, uint64_t now)
+bool agent_rules_costs_node(const struct failure *f, int nnodes, int min_nodes)
+{
+    return f->kind == FAILURE_EXEC && f->exit_code == EXIT_TROUBLE && nnodes > min_nodes;
+}
+
+void agent_rules_not_started(struct agent_rules *r, int local_rank, bool drains,
+                             const char *trouble, uint64_t now)
 {
     struct worker_rules *w = worker(r, local_rank);
     start_answered(r, w);
     *w = (struct worker_rules){.state = drains ? WORKER_EXITED : WORKER_CLOSED};
     r->round.nunread += drains;
-    worker_failed(r, local_rank, now);
+    if (trouble)
+        agent_rules_cannot(r, trouble, now);
+    else
+        worker_failed(r, local_rank, now);
     start_next(r, now);
 }
 

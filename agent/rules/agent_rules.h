@@ -22,6 +22,7 @@
  *   --end_warning                   the same, with a signal and a grace of their own
  *   a further request               SIGKILL at once, and no wait for readers and other nodes
  *   a part of the round cannot be made   LEAVE with status 125
+ *   the same for a worker, and the other nodes can go on   LEAVE with status 125
  *   the lease is over               SIGKILL
  *   a process that does not die of SIGKILL within UNKILLABLE   ABANDON, LEAVE with status 125
  *   the guardian is gone            DIE: everything is killed here and now
@@ -98,8 +99,15 @@ void agent_rules_cannot(struct agent_rules *r, const char *text, uint64_t now);
 
 /* START is carried out: the worker's process exists. Its program need not run yet. */
 void agent_rules_started(struct agent_rules *r, int local_rank, uint64_t now);
-/* START has failed: there is no process. drains: there are pipes whose end will be reported. */
-void agent_rules_not_started(struct agent_rules *r, int local_rank, bool drains, uint64_t now);
+/* START has failed: there is no process. drains: there are pipes whose end will be reported.
+ * trouble: why this node leaves; NULL: the worker has failed. */
+void agent_rules_not_started(struct agent_rules *r, int local_rank, bool drains,
+                             const char *trouble, uint64_t now);
+/* Whether a worker that could not be started costs the job this node, and not its life: the trouble
+ * is the node's own (a limit, memory, a folder, a descriptor, anything but the program itself), and
+ * the other nodes of the round are enough to go on. A part of the round that cannot be made is
+ * always the node's own trouble: agent_rules_cannot(). */
+bool agent_rules_costs_node(const struct failure *f, int nnodes, int min_nodes);
 /* Its process has begun to end, with a status that is a failure, or says that it fails. */
 void agent_rules_failing(struct agent_rules *r, int local_rank, uint64_t now);
 /* Its process is reaped. False: it had been given up as one that cannot be killed. */

@@ -279,7 +279,7 @@ static void on_samples(void *arg, const struct samples *all)
         g->cb.complete(g->cb.arg, s);
     }
     buf_u32(&b, 1);
-    samples_encode(&b, all);
+    samples_encode_within(&b, all, RDZV_ANSWER_MAX);
     for (struct gathering *q = g->list; q; q = q->next) {
         if (q->local)
             take_answer(q, b.data, b.len);
@@ -287,8 +287,7 @@ static void on_samples(void *arg, const struct samples *all)
     for (struct owed *o = g->owed, *next; o; o = next) {
         const struct rdzv_answer a = request_answer(&o->request, b.data, b.len);
         next = o->next;
-        if (b.len <= RDZV_ANSWER_MAX)
-            g->cb.answer(g->cb.arg, &a);
+        g->cb.answer(g->cb.arg, &a);
         g->answers++;
         free(o);
     }

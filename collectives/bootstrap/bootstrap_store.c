@@ -226,7 +226,7 @@ static bool is_over(const struct meeting *m)
 }
 
 /* The time to wait for at most: until the deadline, or the notice. */
-static int patience_ms(const struct meeting *m)
+static int wait_limit_ms(const struct meeting *m)
 {
     int left = remaining_ms(m), notice = store_ms_until(m->notice_ns);
     return m->notice_ns && (left < 0 || notice < left) ? notice : left;
@@ -483,7 +483,7 @@ static int timed_out(struct meeting *m, struct err *e)
 static int get_from_rank(struct meeting *m, const char *key, void **value, size_t *len,
                          struct err *e)
 {
-    int r = store_client_get(m->client, key, value, len, patience_ms(m), e);
+    int r = store_client_get(m->client, key, value, len, wait_limit_ms(m), e);
     if (r != -ETIMEDOUT || is_over(m))
         return r;
     struct err why;
@@ -582,8 +582,9 @@ static int host_store(struct meeting *m, struct err *e)
         return 0;
     /* 127.0.0.1 and ::1 mean this host everywhere; another loopback address may be that of this
      * host's own name, which other hosts resolve to an address that they can reach. */
-    bool here = strcmp(m->w->master_ip, "127.0.0.1") == 0 || strcmp(m->w->master_ip, "::1") == 0;
-    struct store_thread_opts opts = {.addr = here && !m->file ? m->w->master_ip : NULL,
+    bool loopback =
+        strcmp(m->w->master_ip, "127.0.0.1") == 0 || strcmp(m->w->master_ip, "::1") == 0;
+    struct store_thread_opts opts = {.addr = loopback && !m->file ? m->w->master_ip : NULL,
                                      .port = m->file ? 0 : m->port};
     int r = store_thread_new(&m->server, &opts, e);
     for (int i = 1; r == -EADDRINUSE && i < m->ports; i++) {
@@ -624,7 +625,7 @@ static int search_store(struct meeting *m, struct err *e)
 
 static int reach_store(struct meeting *m, struct err *e)
 {
-    int r = host_store(m, e), left = remaining_ms(m), ms = patience_ms(m);
+    int r = host_store(m, e), left = remaining_ms(m), ms = wait_limit_ms(m);
     if (r < 0 || m->client)
         return r;
     if (m->ports && m->w->rank > 0)

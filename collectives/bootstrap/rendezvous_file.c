@@ -134,12 +134,12 @@ static bool is_it(const char *host, const struct meeting_place *p, const char *p
 static bool leads_there(const struct meeting_place *p, const char *prefix, uint64_t host_id,
                         char host[HOST_MAX])
 {
-    bool here = p->host_id == host_id;
-    for (int i = here ? -1 : 0; i < p->naddrs; i++) {
+    bool same_host = p->host_id == host_id;
+    for (int i = same_host ? -1 : 0; i < p->naddrs; i++) {
         snprintf(host, HOST_MAX, "%s", i < 0 ? "127.0.0.1" : p->addrs[i]);
         if (is_it(host, p, prefix))
             return true;
-        if (here)
+        if (same_host)
             return false; /* it would answer here, if anywhere */
     }
     return false;

@@ -124,7 +124,7 @@ int comm_usable(dlcoll_comm *comm)
     /* The last error has the cause. If the communicator failed while no operation was under way,
      * the next operation returns that failure. */
     if (atomic_load_explicit(&comm->failed, memory_order_acquire))
-        return atomic_load(&comm->told) ? DLCOLL_ESTATE : atomic_load(&comm->failed_code);
+        return atomic_load(&comm->returned) ? DLCOLL_ESTATE : atomic_load(&comm->failed_code);
     if (comm->finalized)
         return comm_error(comm, DLCOLL_ESTATE, "the communicator has been finalized");
     return 0;
@@ -152,7 +152,7 @@ void comm_keep_out(dlcoll_comm *comm)
 static inline int leave(dlcoll_comm *comm, int code, bool messages)
 {
     if (code < 0 && atomic_load_explicit(&comm->failed, memory_order_acquire))
-        atomic_store(&comm->told, true);
+        atomic_store(&comm->returned, true);
     if (!comm->multiple)
         atomic_flag_clear_explicit(&comm->busy, memory_order_release);
     else if (!messages)

@@ -98,10 +98,10 @@ struct dlcoll_comm {
     struct queue *_Atomic queue;    /* of operations with a handle (perform/queue.h) */
     struct nccl *_Atomic nccl;      /* NULL: nothing was done on device memory yet */
 
-    bool multiple;       /* several threads may call at the same time */
-    atomic_flag busy;    /* a thread of the program is inside; with `multiple` always */
-    _Atomic bool failed; /* final; `error` has the cause */
-    _Atomic bool told;   /* this code was returned to the program */
+    bool multiple;         /* several threads may call at the same time */
+    atomic_flag busy;      /* a thread of the program is inside; with `multiple` always */
+    _Atomic bool failed;   /* final; `error` has the cause */
+    _Atomic bool returned; /* failed_code was returned to the program */
     _Atomic bool finalized;
     _Atomic int failed_code;
     unsigned fork_gen;                    /* of the process that made it */
@@ -193,11 +193,6 @@ int comm_look(dlcoll_comm *c, int *culprit);
  * call. */
 bool comm_has_exited(const dlcoll_comm *c, int rank);
 
-/* An operation has failed with `status` as coll_call.h says: finds the rank at fault, records
- * it in the communicator and in the worker's line of the segment, and notifies the other ranks.
- * Returns the public code. (failure.c) */
-int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call);
-
 /* The key of the rules for the call: equal on every rank. */
 struct algo_key comm_algo_key(const struct coll_call *call);
 
@@ -218,17 +213,5 @@ int comm_start_task(dlcoll_comm *c, struct task *t, void (*run)(void *arg), void
 
 /* Makes this rank's tasks check what they wait for. Any thread. */
 void comm_ring(const dlcoll_comm *c);
-
-/* A call of that kind on c has failed because the group that it makes has failed: c fails too.
- * Returns the public code. */
-int comm_fail_as(dlcoll_comm *c, const dlcoll_comm *group, enum call_kind kind);
-
-/* A rank waits for this one, or asks for its call (wire/wire.h). If the calls differ, the
- * communicator must stop. True: *ask is the answer. Any thread. */
-bool comm_asked(struct acceptor_subscriber *subscriber, int from, struct ask *ask);
-
-/* This rank gives up the communicator: its operations under way end with `code`; the other ranks
- * get `theirs` and the clause. False: the communicator has failed already. */
-bool comm_give_up(dlcoll_comm *c, int code, int theirs, const char *clause);
 
 #endif

@@ -6,6 +6,8 @@
  * the peer may have died, or have given up because of a third rank. A rank that gives up sends its
  * notices before it closes, and the agent reports within milliseconds, so this rank waits a short
  * time for one of them. */
+#include "collectives/comm/failure.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -14,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/comm/comm.h"
 #include "collectives/base/error.h"
 #include "core/clock.h"
 #include "core/fd.h"
@@ -518,17 +519,17 @@ static void notify_others(dlcoll_comm *c, const struct notice *cause, enum sourc
         return;
     if (source == PEER && from != c->world->rank && c->size <= TCP_NOTICE_RANKS)
         return; /* the sender has notified every rank */
-    char *told = calloc((size_t)c->size, 1);
-    if (!told)
+    char *notified = calloc((size_t)c->size, 1);
+    if (!notified)
         return;
     /* A rank of this node with other settings may not look into the shared memory. */
     bool all_look = c->shared_stop && cause->code != DLCOLL_EMISMATCH;
     for (int i = 0; i < c->size; i++)
-        told[i] = (all_look && c->topo.node_of[i] == c->topo.node) ||
-                  (cause->code == DLCOLL_EPEER && c->world_ranks[i] == cause->rank);
+        notified[i] = (all_look && c->topo.node_of[i] == c->topo.node) ||
+                      (cause->code == DLCOLL_EPEER && c->world_ranks[i] == cause->rank);
     struct tcp_opts o = comm_tcp_opts(c, CHANNEL_COLL);
-    tcp_send_notices(&o, cause, told);
-    free(told);
+    tcp_send_notices(&o, cause, notified);
+    free(notified);
 }
 
 int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call)
@@ -598,6 +599,6 @@ int dlcoll_abort(dlcoll_comm *comm, const char *reason)
     snprintf(clause, sizeof(clause), "aborted%s%.200s", reason ? ": " : "", reason ? reason : "");
     if (!comm_give_up(comm, DLCOLL_EABORTED, DLCOLL_EABORTED, clause))
         return DLCOLL_ESTATE;
-    atomic_store(&comm->told, true);
+    atomic_store(&comm->returned, true);
     return 0;
 }

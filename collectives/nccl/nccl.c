@@ -1,3 +1,4 @@
+#include "collectives/comm/failure.h"
 #include "collectives/nccl/nccl.h"
 
 #include <assert.h>
@@ -182,12 +183,12 @@ int nccl_fail(struct nccl *n, int status, struct coll_call *call)
 
 /* -------------------------------------------------------------------------------------- waiting */
 
-struct patience {
+struct nccl_pause {
     uint64_t since, looked;
 };
 
 /* Does one turn of a wait. 0: continue; else a code of coll_call.h. */
-static int be_patient(struct nccl *n, struct patience *p, uint64_t deadline_ns,
+static int pause_once(struct nccl *n, struct nccl_pause *p, uint64_t deadline_ns,
                       struct coll_call *call)
 {
     if (comm_is_stopped(n->comm))
@@ -221,9 +222,9 @@ static int be_patient(struct nccl *n, struct patience *p, uint64_t deadline_ns,
 
 int nccl_settle(struct nccl *n, int rc, uint64_t deadline_ns, struct coll_call *call)
 {
-    struct patience p = {0};
+    struct nccl_pause p = {0};
     while (rc == NCCL_IN_PROGRESS) {
-        int status = be_patient(n, &p, deadline_ns, call);
+        int status = pause_once(n, &p, deadline_ns, call);
         if (status < 0)
             return status;
         pthread_mutex_lock(&n->lock);
@@ -240,12 +241,12 @@ int nccl_settle(struct nccl *n, int rc, uint64_t deadline_ns, struct coll_call *
 int nccl_settle_helper(struct nccl *n, struct nccl_helper *h, nccl_comm_t *made,
                        uint64_t deadline_ns, struct coll_call *call)
 {
-    struct patience p = {0};
+    struct nccl_pause p = {0};
     int status = 0;
     if (!h)
         return err_set(&call->failure->err, -EREMOTEIO, "nccl: a thread cannot be started");
     while (status == 0 && !nccl_helper_is_done(h))
-        status = be_patient(n, &p, deadline_ns, call);
+        status = pause_once(n, &p, deadline_ns, call);
     if (status == 0 && h->rc != NCCL_OK && h->rc != NCCL_IN_PROGRESS)
         status = nccl_error(n, h->rc, call);
     if (status == 0 && made)
@@ -267,7 +268,7 @@ static bool is_aborted(struct nccl *n)
  * whose device times are recorded, or 0. */
 static int wait_for_event(struct nccl *n, cuda_event event, struct coll_call *call, uint64_t record)
 {
-    struct patience p = {0};
+    struct nccl_pause p = {0};
     bool started = false;
     for (;;) {
         int rc = n->cuda->EventQuery(event);
@@ -280,7 +281,7 @@ static int wait_for_event(struct nccl *n, cuda_event event, struct coll_call *ca
             record_start(n, n->clock.start, record, &started);
             pthread_mutex_unlock(&n->lock);
         }
-        int status = be_patient(n, &p, call->deadline_ns, call);
+        int status = pause_once(n, &p, call->deadline_ns, call);
         if (status < 0)
             return status;
     }
@@ -521,7 +522,7 @@ static int call_nccl(struct nccl *n, const struct enqueued *q, cuda_stream strea
  * without a deadline. Returns 0 or a code of coll_call.h. */
 static int await_flight(struct nccl *n, struct coll_call *call)
 {
-    struct patience p = {0};
+    struct nccl_pause p = {0};
     int status = 0;
     while (status == 0 && n->issued - n->completed >= FLIGHT_MOST) {
         look_at_works(n);
@@ -531,7 +532,7 @@ static int await_flight(struct nccl *n, struct coll_call *call)
         bool full = n->issued - n->completed >= FLIGHT_MOST;
         pthread_mutex_unlock(&n->lock);
         if (full)
-            status = be_patient(n, &p, call->deadline_ns, call);
+            status = pause_once(n, &p, call->deadline_ns, call);
     }
     return status;
 }
@@ -797,7 +798,7 @@ bool nccl_is_busy(dlcoll_comm *c)
 /* Waits for all works, also those without a handle. Returns 0 or a code of coll_call.h. */
 static int await_works(struct nccl *n, struct coll_call *call)
 {
-    struct patience p = {0};
+    struct nccl_pause p = {0};
     int status = 0;
     for (;;) {
         look_at_works(n);
@@ -806,7 +807,7 @@ static int await_works(struct nccl *n, struct coll_call *call)
         pthread_mutex_unlock(&n->lock);
         if (!busy || status < 0)
             return status;
-        status = be_patient(n, &p, call->deadline_ns, call);
+        status = pause_once(n, &p, call->deadline_ns, call);
     }
 }
 

@@ -31,7 +31,7 @@ struct nccl {
     int device, capability; /* 90: sm_90; the least one of all ranks' */
     bool retained;          /* this struct holds a reference on the primary context */
     bool blocking;          /* NCCL's communicator is in blocking mode */
-    bool times;             /* the device's are recorded: every event takes the time */
+    bool times;             /* events record the device's time, for the flight recorder */
     dlcoll_device_opts opts;
     cuda_stream stream;       /* for operations without one: high priority, non-blocking */
     cuda_event event, before; /* behind the last operation there; on the default stream before it */
@@ -70,7 +70,7 @@ struct nccl_place {
 struct nccl_place nccl_enter(const struct nccl *n);
 void nccl_leave(const struct nccl *n, struct nccl_place p);
 
-/* Numbers of events behind operations. */
+/* The flags of cuEventCreate() for an event behind an operation. */
 static inline unsigned nccl_event_flags(const struct nccl *n)
 {
     return n->times ? 0 : CUDA_NO_TIMING;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "collectives/comm/failure.h"
 #include "collectives/nccl/nccl.h"
 #include "collectives/nccl/nccl_comm.h"
 #include "collectives/perform/perform.h"

@@ -11,7 +11,7 @@
 
 int coll_perform(dlcoll_comm *c, struct coll_call *call, dlcoll_work **work)
 {
-    /* Of an operation on nothing ranks need not know where it is. */
+    /* Ranks without elements need not know whether the others' buffers are on a device. */
     if (call->device && !call->persistent && !coll_is_nothing(call))
         return nccl_perform(c, call, work);
     return perform_call(c, call, work);

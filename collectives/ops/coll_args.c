@@ -300,7 +300,7 @@ static const size_t *common_counts(const struct coll_args *a)
                                               : NULL;
 }
 
-/* A rank with nothing to send or receive cannot tell whether the others have something. */
+/* The count that the ranks compare; 0 where a rank does not know the counts of the others. */
 static uint64_t common_count(const struct coll_args *a)
 {
     const size_t *counts = common_counts(a);
@@ -310,8 +310,10 @@ static uint64_t common_count(const struct coll_args *a)
     return counts ? sum : call_counts_differ(a->kind) ? 0 : a->count;
 }
 
-/* All ranks must come to the same: so it is told by a buffer in which this one has elements, which
- * is where the others' are. Other pointers may be anything, but are better than none. */
+/* Finds out whether the operation is on the host or on a device; all ranks must come to the same
+ * answer. A buffer in which this rank has elements decides: it is where the other ranks' buffers
+ * are. Where the rank has no elements, a pointer that is not NULL is taken for want of a better
+ * one. */
 static int args_find_way(const struct coll_args *a, const struct side *s, const struct side *r,
                          struct coll_call *call)
 {

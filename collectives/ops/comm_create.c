@@ -12,6 +12,7 @@
 
 #include "collectives/base/error.h"
 #include "collectives/comm/comm.h"
+#include "collectives/comm/failure.h"
 #include "collectives/comm/work.h"
 #include "collectives/hier/hier.h"
 #include "collectives/nccl/nccl.h"

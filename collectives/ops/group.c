@@ -9,6 +9,7 @@
 
 #include "collectives/ops/coll.h"
 #include "collectives/comm/comm.h"
+#include "collectives/comm/failure.h"
 #include "collectives/perform/choose.h"
 #include "collectives/perform/perform.h"
 #include "collectives/ops/comm_create.h"

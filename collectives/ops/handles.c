@@ -38,7 +38,7 @@ int handle_wait(struct dlcoll_work *w)
 static int result_of(const struct dlcoll_work *w)
 {
     if (w->result < 0 && w->result != DLCOLL_ECANCELED)
-        atomic_store(&w->comm->told, true);
+        atomic_store(&w->comm->returned, true);
     return w->result;
 }
 

@@ -13,6 +13,7 @@
 #include "collectives/comm/progress.h"
 #include "collectives/comm/work.h"
 #include "collectives/comm/comm.h"
+#include "collectives/comm/failure.h"
 #include "collectives/p2p/p2p_state.h"
 #include "collectives/shm/ring.h"
 #include "core/clock.h"

@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "collectives/comm/comm.h"
+#include "collectives/comm/failure.h"
 #include "collectives/comm/provider.h"
 #include "collectives/net/net.h"
 #include "collectives/perform/choose.h"

@@ -31,22 +31,8 @@
 
 #include "collectives/dlcoll.h"
 #include "collectives/base/dtype.h"
+#include "collectives/reduce/reduce_kernels.h"
 #include "core/err.h"
-
-/* dst[i] = a[i] op b[i]. dst may be a or b; it overlaps them in no other way. No alignment is
- * needed. */
-typedef void reduce_fn(void *dst, const void *a, const void *b, size_t count);
-
-/* dst[i] = src[0][i] op src[1][i] op ..., nsrc >= 1, in one pass. dst may be one of the sources. */
-typedef void reduce_n_fn(void *dst, const void *const *src, int nsrc, size_t count);
-
-/* dst[i] = src[i] / by. dst may be src. */
-typedef void reduce_divide_fn(void *dst, const void *src, size_t count, int by);
-
-struct reduce_kernel {
-    reduce_fn *two;
-    reduce_n_fn *many, *many_stream;
-};
 
 /* What a user's function has said of its failure: dlcoll_op_fail(). */
 struct reduce_failure {
@@ -131,18 +117,6 @@ void reduce_alone(const struct reduce_info *r, void *x, size_t count);
 /* -------------------------------------------------------------------------- kernels, processors */
 
 enum reduce_cpu { REDUCE_PORTABLE, REDUCE_AVX2, REDUCE_AVX512, REDUCE_CPUS };
-
-/* All kernels of one kind of processor. NULL: the type does not have that reduction. */
-struct reduce_kernels {
-    const char *name;
-    struct reduce_kernel by[DTYPES][REDUCTIONS];
-    reduce_divide_fn *divide[DTYPES]; /* floats */
-};
-
-extern const struct reduce_kernels reduce_portable;
-#if defined(__x86_64__)
-extern const struct reduce_kernels reduce_avx2, reduce_avx512;
-#endif
 
 /* NULL: not on this processor, or not in this build. */
 const struct reduce_kernels *reduce_kernels(enum reduce_cpu cpu);

@@ -21,6 +21,7 @@
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/mem.h"
+#include "core/parse.h"
 #include "launcher/hosts/frame.h"
 
 #define PLAN_MS 10000 /* for a dlaunch that does not take its plan */
@@ -109,9 +110,11 @@ static int check_opts(const dlaunch_opts *o, char *why, size_t cap)
         return refuse(why, cap, -EINVAL, "max_restarts is %d; it must be -1 or more",
                       o->max_restarts);
     for (const char *const *v = o->env; v && *v; v++) {
-        if (!strchr(*v, '=') || **v == '=' || (**v >= '0' && **v <= '9'))
+        size_t len = strcspn(*v, "=");
+        if (!(*v)[len] || !parse_is_variable(*v, len))
             return refuse(why, cap, -EINVAL,
-                          "env: '%.60s' is not NAME=value (a name does not begin with a digit)",
+                          "env: '%.60s' is not NAME=value (letters, digits and _ in the name, not "
+                          "beginning with a digit)",
                           *v);
     }
     for (const char *const *v = o->options; v && *v; v++) {

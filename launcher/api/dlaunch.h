@@ -69,7 +69,7 @@ typedef struct dlaunch_opts {
 enum dlaunch_event_type {
     DLAUNCH_OUT = 1, /* bytes of the workers' standard output: whole lines, unless a line is longer
                         than 64 KB or has waited 50 ms for its end */
-    DLAUNCH_ERR,     /* of their standard error */
+    DLAUNCH_ERR,     /* bytes of the workers' standard error, in the same way */
     DLAUNCH_LOG,     /* a line of dlaunch itself */
     DLAUNCH_EVENT,   /* an event of the job, see EVENTS in dlaunch(1) */
     DLAUNCH_END      /* the job has ended; no event follows */
@@ -105,7 +105,8 @@ DLAUNCH_API int dlaunch_job_fd(const dlaunch_job *job);
  * print wait for a caller that does not take their output. */
 DLAUNCH_API const dlaunch_event *dlaunch_job_next(dlaunch_job *job);
 
-/* The same, but waits for an event for at most timeout_ms (-1: for as long as it takes). */
+/* dlaunch_job_next() that waits for an event for at most timeout_ms (-1: for as long as it takes).
+ * NULL: none has come in that time, or DLAUNCH_END was the last. */
 DLAUNCH_API const dlaunch_event *dlaunch_job_wait(dlaunch_job *job, int timeout_ms);
 
 /* Sends a signal to dlaunch, which passes it on to the workers: SIGTERM and SIGINT stop the job,

@@ -2,20 +2,16 @@
  * closed as well after CLIENT_MS, and if the request is too long. */
 #include "launcher/control/metrics.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "agent/base/fs.h"
 #include "core/clock.h"
-#include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
 #include "core/uvx.h"
+#include "launcher/control/metrics_file.h"
 #include "launcher/control/metrics_text.h"
 
 #define CLIENTS_MAX 16
@@ -46,7 +42,7 @@ struct metrics {
     struct metrics_client *clients;
     int nclients;
     bool listens, started, closing, scope_closed;
-    char path[1024]; /* the file; "": none */
+    struct metrics_file *file; /* NULL: none */
 };
 
 /* ------------------------------------------------------------------------------------- the page */
@@ -75,33 +71,12 @@ static char *page(struct metrics *m, bool openmetrics, size_t *len)
 
 /* ------------------------------------------------------------------------------------- the file */
 
-/* The collector must not see half a file: another name, then rename. */
 static void on_file_timer(uv_timer_t *t)
 {
     struct metrics *m = container_of(t, struct metrics, timer);
-    char tmp[sizeof(m->path) + 8];
     size_t len = 0;
     char *text = page(m, false, &len);
-    snprintf(tmp, sizeof(tmp), "%s.tmp", m->path);
-    unlink(tmp);
-    _cleanup_fd_ int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
-    bool well = text && fd >= 0 && fd_write_all(fd, text, len) >= 0 && rename(tmp, m->path) == 0;
-    if (!well) {
-        log_warn("--metrics_file: %s: %s; no further files are written", m->path, strerror(errno));
-        unlink(tmp);
-        uv_timer_stop(t);
-    }
-    free(text);
-}
-
-/* dlaunch_<run id>.prom, or with the node's name if there may be several here. */
-static void name_file(struct metrics *m, const char *dir)
-{
-    const struct job_spec *job = m->opts.job;
-    int n = snprintf(m->path, sizeof(m->path) - 8, "%s/dlaunch_", dir);
-    for (const char *c = job->rdzv.run_id; *c && n < (int)sizeof(m->path) - 64; c++)
-        m->path[n++] = strchr("/ ", *c) || (unsigned char)*c < 0x20 ? '_' : *c;
-    snprintf(m->path + n, sizeof(m->path) - (size_t)n, "_%d.prom", (int)getpid());
+    metrics_file_write(m->file, text, len);
 }
 
 /* ---------------------------------------------------------------------------------- the clients */
@@ -268,8 +243,10 @@ int metrics_open(struct metrics **out, uv_loop_t *loop, const struct metrics_opt
     uv_timer_init(loop, &m->timer);
     uvx_own(&m->scope, &m->timer);
     *out = m;
-    if (opts->job->metrics_dir)
-        name_file(m, opts->job->metrics_dir);
+    if (opts->job->metrics_dir) {
+        m->file = metrics_file_new(opts->job->metrics_dir, opts->job->rdzv.run_id);
+        opts->unlink_later(opts->arg, metrics_file_path(m->file));
+    }
     return opts->job->metrics_addr ? listen_on(m, e) : 0;
 }
 
@@ -278,7 +255,7 @@ void metrics_start(struct metrics *m)
     if (!m)
         return;
     m->started = true;
-    if (m->path[0])
+    if (m->file)
         uv_timer_start(&m->timer, on_file_timer, 1, FILE_MS);
 }
 
@@ -295,8 +272,9 @@ void metrics_close(struct metrics *m)
         return;
     m->started = false;
     m->closing = true;
-    if (m->path[0])
-        unlink(m->path);
+    metrics_file_close(m->file);
+    if (m->file)
+        m->opts.unlink_later(m->opts.arg, NULL);
     for (struct metrics_client *c = m->clients; c; c = c->next)
         close_client(c);
     uvx_scope_close(&m->scope, on_scope_closed, m);

@@ -15,6 +15,7 @@ struct metrics_opts {
     const struct job_spec *job; /* borrowed */
     void (*get_status)(void *arg, struct agent_status *out);
     const struct event_log *(*get_log)(void *arg);
+    void (*unlink_later)(void *arg, const char *path); /* as in node_calls */
     void *arg;
 };
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/process/spawn.h"
+#include "agent/process/exec_why.h"
 #include "core/hostlist.h"
 #include "core/log.h"
 #include "core/mem.h"

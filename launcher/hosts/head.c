@@ -33,7 +33,7 @@
 #include "launcher/hosts/plan_options.h"
 #include "launcher/hosts/reach.h"
 #include "launcher/options/programs.h"
-#include "launcher/options/words.h"
+#include "launcher/options/shell_split.h"
 #include "rendezvous/rules/tree.h"
 
 #define CONNECTING_MAX 64
@@ -56,8 +56,8 @@ struct head {
     const struct head_tokens *tokens;
     const char *cwd; /* asked for before signals are read: its file system may not answer */
     struct reach reach;
-    struct dial dial;   /* open: daemons are tried, */
-    struct tls_key key; /* which know this key */
+    struct dial dial;   /* connections to daemons; not open: every host is reached by ssh */
+    struct tls_key key; /* of the daemons' token */
     struct spawner *spawner;
     int min, max, spares; /* hosts that the job has at least, at most, and beyond */
     double timeout_s;
@@ -106,7 +106,7 @@ static void update_watches(struct head *h)
         if (p->err < 0)
             p->watched &= ~(1u << PEER_ERR);
         head_watch(h, p, PEER_IN, p->in, peer_has_to_write(p));
-        head_watch(h, p, PEER_OUT, p->out, room || (p->by_daemon && p->told));
+        head_watch(h, p, PEER_OUT, p->out, room || (p->by_daemon && p->end_requested));
         head_watch(h, p, PEER_ERR, p->err, true);
     }
 }
@@ -225,9 +225,9 @@ static int try_command(struct head *h, struct peer *p, struct err *e)
         peer_start_through(p, reach_argv(&h->reach, h->o, p->host), h->copies.n > 0);
         return 0;
     }
-    int rc = peer_start(p, h->spawner, p->here ? "/proc/self/exe" : h->reach.path,
-                        p->here ? own : reach_argv(&h->reach, h->o, p->host), e);
-    if (rc == 0 && !p->here)
+    int rc = peer_start(p, h->spawner, p->is_local ? "/proc/self/exe" : h->reach.path,
+                        p->is_local ? own : reach_argv(&h->reach, h->o, p->host), e);
+    if (rc == 0 && !p->is_local)
         p->piece[0] = (struct peer_piece){h->copies.p, h->copies.n};
     return rc;
 }
@@ -253,7 +253,7 @@ static void start_waiting(struct head *h)
             continue;
         if (!p->first_ns)
             p->first_ns = h->now_ns;
-        if (h->dial.results >= 0 && !p->here && !p->no_daemon && !p->host->user)
+        if (h->dial.results >= 0 && !p->is_local && !p->no_daemon && !p->host->user)
             try_daemon(h, p);
         else if (try_command(h, p, &e) < 0)
             lose_host(h, p, e.msg, 125);
@@ -292,7 +292,7 @@ static const char *choose_endpoint(struct head *h, const struct peer *first)
         return NULL; /* as the user says */
     for (size_t i = 0; i < h->npeers; i++) {
         const struct peer *p = &h->peers[i];
-        const char *ip = first->here ? p->hello.head : first->hello.here;
+        const char *ip = first->is_local ? p->hello.head : first->hello.here;
         if (p->through)
             continue; /* to its sshd, another host is the head */
         if (p->state == PEER_READY && netaddr_parse_ip(&a, ip, 0) && !netaddr_is_loopback(&a) &&
@@ -323,7 +323,7 @@ static void send_plan(struct head *h, struct peer *p, const struct job_of_hosts 
     struct options *o = h->o;
     int program_at, columns = fd_columns(STDERR_FILENO);
     char **argv = plan_options_argv(o, j, p->host, p->rank, &program_at);
-    bool copied = h->program.n && !p->here;
+    bool copied = h->program.n && !p->is_local;
     struct plan_of_host plan = {
         .cwd = (char *)cwd,
         .name = (char *)p->host->name,
@@ -331,7 +331,7 @@ static void send_plan(struct head *h, struct peer *p, const struct job_of_hosts 
         .env = plan_options_env(o, environ, p->host),
         .programs = programs_put(o),
         .token = (char *)h->tokens->job,
-        .prefix = (char *)(p->here ? "" : opt_text(o, OPT_prefix)),
+        .prefix = (char *)(p->is_local ? "" : opt_text(o, OPT_prefix)),
         .columns = (uint8_t)(columns < UINT8_MAX ? columns : UINT8_MAX),
         .json = opt_given(o, OPT_report),
         .events = p->rank == 0 && h->events >= 0, /* every launcher has the same ones */
@@ -441,9 +441,9 @@ static void on_hello(struct head *h, struct peer *p, const struct frame *f)
     if (!frame_hello_differs(&p->hello, differs)) {
         p->state = PEER_READY;
         head_rules_ready(h->rules, index_of(h, p));
-        if (p->here || p->by_daemon)
+        if (p->is_local || p->by_daemon)
             log_verbose("%s: reached %s", p->host->name,
-                        p->here ? "without ado: it is this host" : "by its daemon");
+                        p->is_local ? "without ado: it is this host" : "by its daemon");
         else
             log_verbose("%s: reached by %s%s%s", p->host->name, h->reach.words[0],
                         p->through ? " through " : "", p->through ? p->via->host->name : "");
@@ -825,7 +825,7 @@ static int open_dial(struct head *h, struct err *e)
     h->dial_source.end = DIAL;
     if (h->reach.way == REACH_COMMAND || !*h->tokens->daemon)
         return 0;
-    int rc = sealed_key(&h->key, h->tokens->daemon, e);
+    int rc = host_stream_key(&h->key, h->tokens->daemon, e);
     if (rc < 0 && h->reach.way == REACH_BOTH) {
         log_verbose("daemons are not tried: %s", e->msg);
         *e = (struct err)ERR_INIT;
@@ -848,9 +848,9 @@ static void make_peers(struct head *h, const struct host_list *hosts)
     struct peer **remote = xcalloc(h->npeers, sizeof(struct peer *));
     for (size_t i = 0; i < h->npeers; i++) {
         struct peer *p = &h->peers[i];
-        bool here = h->reach.way != REACH_DAEMON && reach_is_here(&hosts->host[i]);
-        peer_init(p, &hosts->host[i], (uint32_t)i, here, h->reach.srun && !here);
-        if (!width || here)
+        bool is_local = h->reach.way != REACH_DAEMON && reach_is_here(&hosts->host[i]);
+        peer_init(p, &hosts->host[i], (uint32_t)i, is_local, h->reach.srun && !is_local);
+        if (!width || is_local)
             continue;
         int via = tree_parent(nremote, -1, width);
         p->via = via < 0 ? NULL : remote[via];
@@ -966,7 +966,7 @@ static void print_words(char *const *words)
     for (; *words; words++) {
         size_t cap = 4 * strlen(*words) + 3;
         char *text = xmalloc(cap);
-        words_quote(*words, text, cap);
+        shell_quote(*words, text, cap);
         printf(" %s", text);
         free(text);
     }
@@ -977,7 +977,7 @@ static void print_reach(const struct head *h, const struct peer *p)
 {
     const struct reach *r = &h->reach;
     const struct host *host = p->host;
-    if (p->here) {
+    if (p->is_local) {
         printf(" (this host)\n");
         return;
     }

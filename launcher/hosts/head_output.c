@@ -20,7 +20,7 @@ struct head_output {
     struct stdio_label **labels;
     char *streams; /* two bytes for each host: their addresses stand for its streams */
     size_t nhosts;
-    bool all, hurried, told[2];
+    bool all, hurried, reported[2];
     struct map said; /* host (u32, ALL_HOSTS), line -> how often */
     int epfd;
 };
@@ -108,8 +108,8 @@ bool head_output_takes(const struct head_output *w)
 
 bool head_output_lost_reader(struct head_output *w, int stream)
 {
-    bool lost = !w->told[stream - 1] && console_unread(w->route[stream - 1]);
-    w->told[stream - 1] |= lost;
+    bool lost = !w->reported[stream - 1] && console_unread(w->route[stream - 1]);
+    w->reported[stream - 1] |= lost;
     return lost;
 }
 

@@ -21,11 +21,11 @@
 #define SSH_FAILED  255          /* ssh's exit status for its own failures */
 #define DEAD_MS     15000        /* after which the connection to a daemon that is silent is lost */
 
-void peer_init(struct peer *p, const struct host *h, uint32_t number, bool here, bool srun)
+void peer_init(struct peer *p, const struct host *h, uint32_t number, bool is_local, bool srun)
 {
     *p = (struct peer){.host = h,
                        .number = number,
-                       .here = here,
+                       .is_local = is_local,
                        .srun = srun,
                        .rank = -1,
                        .pid = -1,
@@ -39,7 +39,7 @@ void peer_fini(struct peer *p)
     close_fd(&p->in);
     close_fd(&p->out);
     close_fd(&p->err);
-    sealed_fini(&p->sealed);
+    host_stream_fini(&p->stream);
     buf_fini(&p->to);
     buf_fini(&p->from);
     free(p->report);
@@ -50,7 +50,7 @@ static void begin_attempt(struct peer *p)
 {
     p->state = PEER_CONNECTING;
     p->attempts++;
-    p->magic = p->told = p->mute = p->by_daemon = p->dialing = p->refused = false;
+    p->magic = p->end_requested = p->mute = p->by_daemon = p->dialing = p->refused = false;
     p->skipped = p->said_len = p->from.len = p->to.len = 0;
     p->said[0] = '\0';
     p->watched = 0; /* all descriptors of the last attempt are closed */
@@ -94,12 +94,12 @@ int peer_connected(struct peer *p, int fd, const struct tls_key *key, struct err
     if (p->in < 0)
         return err_sys(e, errno, "dup");
     link_tune(fd, DEAD_MS);
-    return tls_new(&p->sealed.tls, TLS_CLIENT, key, &p->sealed.wire, e);
+    return tls_new(&p->stream.tls, TLS_CLIENT, key, &p->stream.wire, e);
 }
 
 bool peer_is_known(const struct peer *p)
 {
-    return p->sealed.tls && tls_established(p->sealed.tls);
+    return p->stream.tls && tls_established(p->stream.tls);
 }
 
 void peer_hang_up(struct peer *p)
@@ -107,7 +107,7 @@ void peer_hang_up(struct peer *p)
     p->dialing = false;
     close_fd(&p->in);
     close_fd(&p->out);
-    sealed_fini(&p->sealed);
+    host_stream_fini(&p->stream);
 }
 
 /* -------------------------------------------------------------------------------------- writing */
@@ -120,7 +120,8 @@ static bool takes(const struct peer *p)
 
 bool peer_has_to_write(const struct peer *p)
 {
-    return takes(p) && (p->piece[0].n || p->piece[1].n || p->to.len || sealed_pending(&p->sealed));
+    return takes(p) &&
+           (p->piece[0].n || p->piece[1].n || p->to.len || host_stream_pending(&p->stream));
 }
 
 static void forward(struct peer *p, enum forward_what what, const void *bytes, size_t n)
@@ -165,7 +166,7 @@ void peer_write(struct peer *p)
     while (peer_has_to_write(p)) {
         struct peer_piece *piece = p->piece[0].n ? &p->piece[0] : &p->piece[1];
         const void *data = piece->n ? piece->p : p->to.data;
-        ssize_t n = sealed_write(&p->sealed, p->in, data, piece->n ? piece->n : p->to.len);
+        ssize_t n = host_stream_write(&p->stream, p->in, data, piece->n ? piece->n : p->to.len);
         if (n < 0 && errno != EAGAIN && errno != EINTR)
             give_up_writing(p);
         if (n < 0)
@@ -252,7 +253,7 @@ bool peer_read(struct peer *p, enum peer_end end)
         read_said(p);
         return p->err >= 0;
     }
-    ssize_t n = sealed_read(&p->sealed, p->out, &p->from);
+    ssize_t n = host_stream_read(&p->stream, p->out, &p->from);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return true;
     if (n <= 0) {
@@ -331,8 +332,8 @@ void peer_kill(struct peer *p)
     if (p->by_daemon && p->out >= 0)
         shutdown(p->out, SHUT_RDWR);
     if (p->pid > 0)
-        kill(p->pid, p->srun && !p->told ? SIGTERM : SIGKILL);
-    p->told = true;
+        kill(p->pid, p->srun && !p->end_requested ? SIGTERM : SIGKILL);
+    p->end_requested = true;
 }
 
 /* Whether sshd may take the next connection: it drops some when many come at once (MaxStartups), or
@@ -357,7 +358,7 @@ bool peer_ended(struct peer *p, int status)
     close_fd(&p->in);
     close_fd(&p->err);
     p->pid = -1;
-    return early && !p->here && WIFEXITED(status) && WEXITSTATUS(status) == SSH_FAILED &&
+    return early && !p->is_local && WIFEXITED(status) && WEXITSTATUS(status) == SSH_FAILED &&
            may_pass(p);
 }
 

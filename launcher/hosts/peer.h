@@ -21,7 +21,7 @@
 #include "core/err.h"
 #include "launcher/hosts/frame.h"
 #include "launcher/hosts/host_list.h"
-#include "launcher/hosts/sealed.h"
+#include "launcher/hosts/host_stream.h"
 
 struct spawner;
 
@@ -36,7 +36,7 @@ struct peer_piece {
 struct peer {
     const struct host *host;
     enum peer_state state;
-    bool here; /* this host: no ssh */
+    bool is_local; /* this host: no ssh */
     bool
         srun; /* reached by srun, which ends its step when it is told to end, and not when killed */
     int rank; /* of its node; -1: not planned */
@@ -47,13 +47,14 @@ struct peer {
 
     bool by_daemon, no_daemon; /* of this attempt; there is none, or none that can be used */
     bool dialing;              /* being connected to the daemon */
-    struct sealed sealed;      /* the connection */
+    struct host_stream stream; /* the connection */
     bool refused;              /* the daemon has another token */
     bool mute;                 /* nothing more goes to the daemon, or by way of p->via */
 
-    pid_t pid;        /* -1: no process */
-    bool told;        /* it has been told to end, of which srun takes note once */
-    int in, out, err; /* pipes, or one socket under two numbers; -1 closed */
+    pid_t pid;          /* -1: no process */
+    bool end_requested; /* SIGTERM was sent: srun ends its step by the first one, and dies of the
+                           next */
+    int in, out, err;   /* pipes, or one socket under two numbers; -1 closed */
     struct buf to, from;
     struct peer_piece piece[2]; /* sent before `to` */
     size_t skipped;             /* bytes before FRAME_MAGIC */
@@ -74,7 +75,7 @@ struct peer {
 
 enum peer_end { PEER_IN, PEER_OUT, PEER_ERR };
 
-void peer_init(struct peer *p, const struct host *h, uint32_t number, bool here, bool srun);
+void peer_init(struct peer *p, const struct host *h, uint32_t number, bool is_local, bool srun);
 void peer_fini(struct peer *p);
 
 /* Starts the process. */

@@ -23,7 +23,8 @@ int piped_start(struct spawner *s, const char *path, char **argv, bool outlives,
                                 .envp = environ,
                                 .stdio = {pipes[0][0], pipes[1][1], pipes[2][1]},
                                 .outlives = outlives,
-                                .cgroup_fd = -1};
+                                .cgroup_fd = -1,
+                                .vital = true};
     if (rc == 0)
         rc = spawn(s, &req, &out->pid, &pidfd, e);
     close_fd(&pidfd);

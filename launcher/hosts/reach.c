@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 #include "agent/inspect/lines.h"
-#include "agent/process/spawn.h"
+#include "agent/process/exec_why.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
 #include "launcher/hosts/allocation.h"
-#include "launcher/options/words.h"
+#include "launcher/options/shell_split.h"
 #include "rendezvous/rules/rank_table.h"
 
 extern char **environ;
@@ -24,7 +24,7 @@ static const char *quoted(struct options *o, const char *text)
 {
     size_t cap = 4 * strlen(text) + 3;
     char *out = options_alloc(o, cap);
-    words_quote(text, out, cap);
+    shell_quote(text, out, cap);
     return out;
 }
 
@@ -74,7 +74,7 @@ int reach_init(struct reach *r, struct options *o, const struct copies *copies, 
         how = "ssh";
     if (r->way == REACH_BOTH && opt_number(o, OPT_ssh_tree))
         r->way = REACH_COMMAND;
-    if (words_split(o, how, &agent, e) < 0)
+    if (shell_split(o, how, &agent, e) < 0)
         return err_wrap(e, "%s", opt_where(o, OPT_launch_agent));
     bool ssh = is_called(agent[0], "ssh");
     static const enum opt_id of_ssh_only[] = {OPT_ssh_args, OPT_ssh_port, OPT_ssh_tree};
@@ -91,7 +91,7 @@ int reach_init(struct reach *r, struct options *o, const struct copies *copies, 
                        opt_number(o, OPT_ssh_tree), NNODES_MAX);
     if (r->way == REACH_DAEMON)
         return 0;
-    if (*opt_text(o, OPT_ssh_args) && words_split(o, opt_text(o, OPT_ssh_args), &args, e) < 0)
+    if (*opt_text(o, OPT_ssh_args) && shell_split(o, opt_text(o, OPT_ssh_args), &args, e) < 0)
         return err_wrap(e, "%s", opt_where(o, OPT_ssh_args));
     char *path = exec_find(agent[0], e);
     if (!path)

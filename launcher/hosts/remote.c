@@ -44,7 +44,7 @@ struct stream {
 struct remote {
     struct plan_of_host plan;
     const struct remote_head *head; /* NULL: standard input and output are pipes */
-    struct sealed sealed;
+    struct host_stream stream;
     struct buf in, out; /* from the head, to the head */
     struct buf input;   /* for the workers */
     struct forwards forwards;
@@ -268,7 +268,7 @@ static int start_launcher(struct remote *r, int (*launch)(const struct remote_jo
         return -errno;
     if (r->launcher == 0) {
         close(r->signals);
-        sealed_fini(&r->sealed);
+        host_stream_fini(&r->stream);
         forwards_fini(&r->forwards);
         sigprocmask(SIG_SETMASK, &r->mask, NULL);
         const int child[6] = {pipes[0][0], pipes[1][1], pipes[2][1],
@@ -325,12 +325,12 @@ static void put_data(struct remote *r, enum frame_type type, const uint8_t *p, s
 
 static bool has_to_write(const struct remote *r)
 {
-    return !r->head_gone && (r->out.len || sealed_pending(&r->sealed));
+    return !r->head_gone && (r->out.len || host_stream_pending(&r->stream));
 }
 
 static void write_head(struct remote *r)
 {
-    ssize_t n = sealed_write(&r->sealed, STDOUT_FILENO, r->out.data, r->out.len);
+    ssize_t n = host_stream_write(&r->stream, STDOUT_FILENO, r->out.data, r->out.len);
     if (n > 0)
         buf_consume(&r->out, (size_t)n);
     else if (n < 0 && errno != EAGAIN && errno != EINTR)
@@ -459,7 +459,7 @@ static void read_signals(struct remote *r)
 /* Reads what there is. False: the stream has ended. */
 static bool read_head(struct remote *r)
 {
-    ssize_t n = sealed_read(&r->sealed, STDIN_FILENO, &r->in);
+    ssize_t n = host_stream_read(&r->stream, STDIN_FILENO, &r->in);
     return n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN));
 }
 
@@ -752,7 +752,7 @@ static int remote_run(struct remote *r,
 static void remote_fini(struct remote *r)
 {
     plan_fini(&r->plan);
-    sealed_fini(&r->sealed);
+    host_stream_fini(&r->stream);
     forwards_fini(&r->forwards);
     free(r->fds);
     close_fd(&r->inspect_fd);
@@ -799,7 +799,7 @@ int remote_main(const struct remote_head *head,
         return 2;
     }
     if (head)
-        r.sealed = head->sealed;
+        r.stream = head->stream;
     signal(SIGPIPE, SIG_IGN);
     prctl(PR_SET_NAME, "dl-host");
     if (copied)

@@ -10,7 +10,7 @@
 #ifndef LAUNCHER_HOSTS_REMOTE_H
 #define LAUNCHER_HOSTS_REMOTE_H
 
-#include "launcher/hosts/sealed.h"
+#include "launcher/hosts/host_stream.h"
 
 /* The launcher says so when a coordinator has told the job's result: epoch and counter. */
 #define REMOTE_DECIDED "X_DLAUNCH_DECIDED=%llx.%u"
@@ -28,8 +28,8 @@ struct remote_job {
 
 /* A head that has connected to the daemon. */
 struct remote_head {
-    struct sealed sealed;     /* the handshake is over */
-    char here[64], there[64]; /* the addresses of the connection */
+    struct host_stream stream; /* the handshake is over */
+    char here[64], there[64];  /* the addresses of the connection */
 };
 
 /* head: at the other end of the socket that standard input and output are; NULL: they are pipes.

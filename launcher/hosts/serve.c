@@ -20,7 +20,7 @@
 #include "core/mem.h"
 #include "core/netaddr.h"
 #include "launcher/hosts/remote.h"
-#include "launcher/hosts/sealed.h"
+#include "launcher/hosts/host_stream.h"
 #include "rendezvous/wire/endpoint.h"
 #include "rendezvous/wire/link.h"
 
@@ -34,7 +34,7 @@
 struct handshake {
     int fd;
     struct netaddr from;
-    struct sealed sealed;
+    struct host_stream stream;
     uint64_t deadline_ns;
 };
 
@@ -120,7 +120,7 @@ static void close_all_from(int first)
 static int run_as_job(struct serve *s, struct handshake *g)
 {
     static const int own[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-    struct remote_head head = {.sealed = g->sealed};
+    struct remote_head head = {.stream = g->stream};
     struct netaddr here = {.len = sizeof(here.ss)};
     sigset_t none;
     if (getsockname(g->fd, &here.sa, &here.len) == 0)
@@ -157,7 +157,7 @@ static void drop_handshake(struct serve *s, size_t i)
 {
     struct handshake g = take_handshake(s, i);
     close(g.fd);
-    sealed_fini(&g.sealed);
+    host_stream_fini(&g.stream);
 }
 
 static void refuse_handshake(struct serve *s, size_t i, const char *why)
@@ -189,7 +189,7 @@ static void accept_connections(struct serve *s)
                 s->pause_ns = mono_ns() + PAUSE_NS;
             return; /* also for a peer that has gone: the next turn goes on */
         }
-        if (tls_new(&g.sealed.tls, TLS_SERVER, &s->key, &g.sealed.wire, &e) < 0) {
+        if (tls_new(&g.stream.tls, TLS_SERVER, &s->key, &g.stream.wire, &e) < 0) {
             log_warn("%s", e.msg);
             close(g.fd);
             continue;
@@ -221,7 +221,7 @@ static void start_job(struct serve *s, size_t i)
         s->jobs[s->njobs++] = job;
     }
     close(g.fd);
-    sealed_fini(&g.sealed);
+    host_stream_fini(&g.stream);
 }
 
 /* Reads what the peer of a handshake says, after which it may be out of the list. */
@@ -229,11 +229,11 @@ static void read_handshake(struct serve *s, size_t i)
 {
     struct handshake *g = &s->handshakes[i];
     struct buf plain = BUF_INIT;
-    ssize_t n = sealed_read(&g->sealed, g->fd, &plain);
+    ssize_t n = host_stream_read(&g->stream, g->fd, &plain);
     int error = n < 0 && errno != EAGAIN && errno != EINTR ? errno : 0;
     bool early = plain.len > 0; /* a head waits for HELLO */
     buf_fini(&plain);
-    if (sealed_write(&g->sealed, g->fd, NULL, 0) < 0 && errno != EAGAIN && errno != EINTR)
+    if (host_stream_write(&g->stream, g->fd, NULL, 0) < 0 && errno != EAGAIN && errno != EINTR)
         error = error ? error : errno;
     if (error == EACCES)
         refuse_handshake(s, i, "it has another token");
@@ -241,7 +241,7 @@ static void read_handshake(struct serve *s, size_t i)
         refuse_handshake(s, i, "it does not speak as dlaunch does");
     else if (error || n == 0)
         drop_handshake(s, i);
-    else if (tls_established(g->sealed.tls) && !sealed_pending(&g->sealed))
+    else if (tls_established(g->stream.tls) && !host_stream_pending(&g->stream))
         start_job(s, i);
 }
 
@@ -332,7 +332,7 @@ static void serve_turn(struct serve *s)
     f[1] = (struct pollfd){s->pause_ns > now ? -1 : s->listen_fd, POLLIN, 0};
     for (size_t i = 0; i < n; i++) {
         struct handshake *g = &s->handshakes[i];
-        short out = sealed_pending(&g->sealed) ? POLLOUT : 0;
+        short out = host_stream_pending(&g->stream) ? POLLOUT : 0;
         f[2 + i] = (struct pollfd){g->fd, (short)(POLLIN | out), 0};
     }
     if (poll(f, (nfds_t)(2 + n), next_timeout(s, now)) < 0)
@@ -357,7 +357,7 @@ int serve_run(const struct serve_opts *opts)
     struct netaddr at = {.len = sizeof(at.ss)};
     char where[HOST_MAX + 16] = "";
     s.signals = open_signals(&e);
-    if (s.signals < 0 || sealed_key(&s.key, opts->token, &e) < 0) {
+    if (s.signals < 0 || host_stream_key(&s.key, opts->token, &e) < 0) {
         log_error("%s", e.msg);
         return 125;
     }

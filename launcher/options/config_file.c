@@ -22,7 +22,7 @@
 #include "core/mem.h"
 #include "core/parse.h"
 #include "launcher/options/rdzv_conf.h"
-#include "launcher/options/words.h"
+#include "launcher/options/shell_split.h"
 
 #define SECTION_MAX  48    /* inih keeps 49 bytes of a section's name */
 #define SECTION_NONE "[?]" /* stands for one that does not exist */
@@ -259,10 +259,7 @@ static int read_env(struct reader *r, const char *name, const char *value)
     struct options *o = r->o;
     size_t len = strlen(name);
     if (!parse_is_variable(name, len))
-        return complain(r,
-                        "'%.60s' is not a valid variable name (letters, digits and _, not "
-                        "beginning with a digit)",
-                        name);
+        return complain(r, PARSE_NO_VARIABLE, name);
     for (size_t i = 0; i < o->nenv; i++) {
         if (strncmp(o->env[i], name, len) == 0 && o->env[i][len] == '=')
             return complain(r, "%s is given twice (first at %s)", name, o->env_source[i]);
@@ -293,7 +290,7 @@ static int read_command(struct reader *r, const char *value)
     if (r->command_at)
         return complain(r, "command is given twice (first in line %u)", r->command_at);
     r->command_at = r->line;
-    if (words_split(r->o, value, &words, &e) < 0)
+    if (shell_split(r->o, value, &words, &e) < 0)
         return complain(r, "command: %s", e.msg);
     if (r->o->command_from > FROM_FILE)
         return 1;

@@ -135,13 +135,11 @@ static int read_all(const struct mpi_words_to *to, const char *word, char **valu
     return 0;
 }
 
-/* Whether the text can be the name of a variable. */
 static int check_name(const char *word, const char *name, struct err *e)
 {
-    if (*name && !strchr(name, '='))
-        return 0;
-    return err_set(e, -EINVAL, "%s: '%.60s' is not the name of a variable (NAME VALUE)", word,
-                   name);
+    return parse_is_variable(name, strlen(name))
+               ? 0
+               : err_set(e, -EINVAL, "%s: " PARSE_NO_VARIABLE, word, name);
 }
 
 static int read_variable(const struct mpi_words_to *to, const char *word, char **values,
@@ -172,8 +170,9 @@ static int read_list(const struct mpi_words_to *to, const char *word, char **val
     for (const char *s = values[0];; s++) {
         size_t len = strcspn(s, ",");
         char *name = xstrndup(s, len);
-        int rc = check_name(word, name, e);
-        if (rc == 0)
+        bool ok = !strchr(name, '=') && parse_is_export(name);
+        int rc = ok ? 0 : err_set(e, -EINVAL, "%s: " PARSE_NO_VARIABLE, word, name);
+        if (ok)
             to->export(to->arg, name);
         free(name);
         s += len;
@@ -185,12 +184,13 @@ static int read_list(const struct mpi_words_to *to, const char *word, char **val
 /* Open MPI's parameters are variables, too. */
 static int read_mca(const struct mpi_words_to *to, const char *word, char **values, struct err *e)
 {
-    if (check_name(word, values[0], e) < 0)
-        return -EINVAL;
     char *text = xasprintf("OMPI_MCA_%s=%s", values[0], values[1]);
-    to->export(to->arg, text);
+    bool ok = parse_is_variable(text, strlen("OMPI_MCA_") + strlen(values[0])) && *values[0];
+    if (ok)
+        to->export(to->arg, text);
     free(text);
-    return 0;
+    return ok ? 0
+              : err_set(e, -EINVAL, "%s: '%.60s' is not the name of a parameter", word, values[0]);
 }
 
 static const struct mpi_word {

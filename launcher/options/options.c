@@ -374,6 +374,13 @@ static const char **append(struct options *o, const char **to, const char *text)
     return list;
 }
 
+static int check(enum opt_id id, const char *text, struct err *e)
+{
+    if (id == OPT_export && !parse_is_export(text))
+        return err_set(e, -EINVAL, PARSE_NO_VARIABLE, text);
+    return opt_check(id, text, e);
+}
+
 int options_set(struct options *o, enum opt_id id, const char *text, enum opt_from from,
                 const char *source, struct err *e)
 {
@@ -383,7 +390,7 @@ int options_set(struct options *o, enum opt_id id, const char *text, enum opt_fr
     if (o->torchrun && from == FROM_PET && opt_table[id].kind == KIND_CHOICE &&
         find_word(opt_table[id].values, text) < 0)
         return 0;
-    if (opt_check(id, text, e) < 0) {
+    if (check(id, text, e) < 0) {
         o->exit_status = exit_status(o, id, text, from);
         return err_wrap(e, from == FROM_FILE ? "%s: %s" : "%s", source, OPT_KEY(&opt_table[id]));
     }
@@ -438,7 +445,7 @@ enum arg_class {
     ARG_DASHES, /* "--" */
 };
 
-struct match {
+struct path_test {
     enum opt_id id;
     const char *value; /* behind '=', or behind a letter; NULL: none */
     bool letter;
@@ -500,10 +507,10 @@ static enum arg_class find_long(const struct options *o, const char *name, size_
     return hits == 1 ? ARG_OPTION : hits ? ARG_AMBIGUOUS : ARG_UNKNOWN;
 }
 
-static enum arg_class classify(const struct options *o, const char *a, struct match *m)
+static enum arg_class classify(const struct options *o, const char *a, struct path_test *m)
 {
     enum arg_class class = ARG_UNKNOWN;
-    *m = (struct match){OPT_COUNT, NULL, false};
+    *m = (struct path_test){OPT_COUNT, NULL, false};
     if (a[0] != '-' || a[1] == '\0')
         return ARG_PLAIN;
     if (strcmp(a, "--") == 0)
@@ -574,7 +581,7 @@ static int unknown(const char *a, struct err *e)
 }
 
 /* Reads -m and the letters joined to it; the last letter may take the rest as its value. */
-static int read_letters(struct options *o, struct match *m, const char *a, struct err *e)
+static int read_letters(struct options *o, struct path_test *m, const char *a, struct err *e)
 {
     while (opt_table[m->id].kind == KIND_FLAG && m->value) {
         const char *rest = m->value;
@@ -612,7 +619,7 @@ int options_read_argv(struct options *o, int argc, char **argv, struct err *e)
     int i = 1;
     bool dashes = false;
     for (; i < argc && !dashes; i++) {
-        struct match m, next;
+        struct path_test m, next;
         char *a = argv[i];
         int words = o->torchrun ? 0 : mpi_words_read(&mpi, argc - i, argv + i, e);
         if (words < 0)

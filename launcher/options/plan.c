@@ -12,7 +12,7 @@
 #include "core/mem.h"
 #include "core/netaddr.h"
 #include "core/hostlist.h"
-#include "launcher/options/words.h"
+#include "launcher/options/shell_split.h"
 
 #define LABEL      12 /* column of the values */
 #define NODES_MAX  16 /* rows of the node table */
@@ -40,12 +40,12 @@ static char *quoted_words(char *const *words)
 {
     size_t len = 0;
     for (char *const *w = words; *w; w++)
-        len += words_quote(*w, NULL, 0) + 1;
+        len += shell_quote(*w, NULL, 0) + 1;
     char *text = xcalloc(len + 1, 1), *p = text;
     for (char *const *w = words; *w; w++) {
         if (w != words)
             *p++ = ' ';
-        p += words_quote(*w, p, len + 1 - (size_t)(p - text));
+        p += shell_quote(*w, p, len + 1 - (size_t)(p - text));
     }
     return text;
 }

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "agent/base/job_env.h"
-#include "agent/process/spawn.h"
+#include "agent/process/exec_why.h"
 #include "agent/worker_env.h"
 #include "core/fd.h"
 #include "core/mem.h"

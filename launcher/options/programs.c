@@ -12,7 +12,7 @@
 #include "core/mem.h"
 #include "core/parse.h"
 #include "launcher/options/text_file.h"
-#include "launcher/options/words.h"
+#include "launcher/options/shell_split.h"
 #include "rendezvous/rules/rank_table.h"
 
 #define PROGRAMS_MAX 4096
@@ -308,7 +308,7 @@ static int read_program(struct file *f, const char *text, struct err *e)
     text += ranks + strspn(text + ranks, " \t");
     if (!*text)
         return wrong(f, e, "the program is missing behind the ranks");
-    if (words_split(f->o, mark_numbers(f->o, text), &words, e) < 0)
+    if (shell_split(f->o, mark_numbers(f->o, text), &words, e) < 0)
         return err_wrap(e, "%s:%d", f->name, f->line);
     while (words[n])
         n++;

@@ -8,7 +8,7 @@
 
 #include "core/mem.h"
 #include "core/parse.h"
-#include "launcher/options/words.h"
+#include "launcher/options/shell_split.h"
 
 static int check(struct options *o, struct err *e)
 {
@@ -34,7 +34,7 @@ static void print_quoted(FILE *out, const char *word)
 {
     size_t cap = 4 * strlen(word) + 3;
     char *text = xmalloc(cap);
-    words_quote(word, text, cap);
+    shell_quote(word, text, cap);
     fprintf(out, " %s", text);
     free(text);
 }

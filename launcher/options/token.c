@@ -368,15 +368,15 @@ static bool meets_here(const struct options *o)
 int token_of_daemon(struct options *o, char out[TOKEN_TEXT_MAX], const char **source, struct err *e)
 {
     struct auth g = {.open = false};
-    bool here = meets_here(o);
+    bool on_host = meets_here(o);
     int rc = take_named(&g, o, e);
     if (rc > 0)
-        rc = read_own(&g, here, e);
+        rc = read_own(&g, on_host, e);
     if (rc > 0)
         rc = err_set(e, -EACCES, "--serve needs a token: %s%s", g.source,
-                     here ? ""
-                          : "; make one with 'dlaunch --new_token' on one host, and copy the "
-                            "file with mode 600 to the others");
+                     on_host ? ""
+                             : "; make one with 'dlaunch --new_token' on one host, and copy the "
+                               "file with mode 600 to the others");
     if (g.made)
         log_notice("created a job token in %s", g.source);
     if (rc == 0)

@@ -60,10 +60,10 @@ struct rdzv_discovery {
     } places[RDZV_PLACES_MAX];
     int nplaces;
     bool ask;
-    _Atomic bool stop;   /* the result is no longer needed */
-    _Atomic bool over;   /* the job is: for withdraw() */
-    struct netaddr told; /* where the coordinator is, as others report; len 0: unknown */
-    bool found, wait;    /* addrs are a coordinator's; somebody knows that there will be one */
+    _Atomic bool stop;       /* the result is no longer needed */
+    _Atomic bool over;       /* the job is: for withdraw() */
+    struct netaddr reported; /* where the coordinator is, as others report; len 0: unknown */
+    bool found, wait;        /* addrs are a coordinator's; somebody knows that there will be one */
     /* Where this node listens if it may become the coordinator later: those of them that are its
      * own. */
     struct endpoint_bind standby_binds[RDZV_PLACES_MAX];

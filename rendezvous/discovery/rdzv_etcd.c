@@ -330,7 +330,7 @@ static int oust(struct rdzv_discovery *f, char *value, struct err *e)
         notice_board_format(f, line, sizeof(line));
         rc = take_key(f, was, line, f->list_gen, e);
     } else if (rc == 0 && notice_board_parse(value, &b) && b.naddrs > 0) {
-        f->told = b.addrs[0];
+        f->reported = b.addrs[0];
         f->found = true;
     }
     free(was);

@@ -81,12 +81,12 @@ static bool backend_ask(struct rdzv_discovery *f, const struct netaddr *a)
     /* A loopback address in the answer means the host that answers. */
     if (netaddr_is_loopback(&other))
         netaddr_parse_ip(&other, netaddr_ip(a, ip), id.port);
-    f->addrs[0] = f->told = other;
+    f->addrs[0] = f->reported = other;
     return rdzv_probe(&other, ASK_MS, f->auth, &id) == 0 && !id.elsewhere && !id.finished &&
            strcmp(id.run_id, f->run_id) == 0;
 }
 
-/* Whether the endpoint is one of this host, where every node would host that is told it. */
+/* Whether the endpoint is an address of this host. Every node with such an endpoint would host. */
 static bool leads_here(const struct rdzv_discovery *f, const char *host, int port,
                        const struct netaddr *addrs, int naddrs, struct endpoint_bind *bind)
 {
@@ -156,7 +156,7 @@ static void name_look(struct rdzv_discovery *f)
     char where[ADDR_STRLEN + 8];
     f->naddrs = 0;
     f->found = f->wait = false;
-    f->told.len = 0;
+    f->reported.len = 0;
     if (rdzv_discovery_resolve_local(f) < 0)
         return;
     if (f->ask)
@@ -166,9 +166,9 @@ static void name_look(struct rdzv_discovery *f)
     int n = look_up(f, f->host, f->port, f->addrs);
     f->naddrs = n > 0 ? n : 0;
     f->status = n < 0 ? n : 0;
-    if (f->wait && f->told.len)
+    if (f->wait && f->reported.len)
         text_set(f->why, sizeof(f->why), "its nodes follow the one at %s, which does not answer",
-                 netaddr_format(&f->told, where, sizeof(where)));
+                 netaddr_format(&f->reported, where, sizeof(where)));
     else if (f->wait)
         text_set(f->why, sizeof(f->why), "its nodes are about to choose a coordinator");
 }

@@ -25,24 +25,37 @@ void event_log_fini(struct event_log *l)
     map_fini(&l->seen, NULL);
 }
 
+/* What malloc() takes for a text, with its own word. */
+static size_t bytes_of_text(const char *text)
+{
+    return text ? (strlen(text) + 1 + 8 + 15) / 16 * 16 : 0;
+}
+
+static size_t bytes_of(const struct event *e)
+{
+    return sizeof(*e) + bytes_of_text(e->host) + bytes_of_text(e->text) + bytes_of_text(e->extra);
+}
+
 static void drop_half(struct event_list *l)
 {
-    size_t half = l->n / 2;
-    for (size_t i = 0; i < half; i++) {
+    size_t n = 0;
+    for (; n < l->n && l->bytes > EVENT_LOG_BYTES / 2; n++) {
         if (l->past)
-            l->on_drop(l->past, &l->e[i]);
-        event_fini(&l->e[i]);
+            l->on_drop(l->past, &l->e[n]);
+        l->bytes -= bytes_of(&l->e[n]);
+        event_fini(&l->e[n]);
     }
-    l->n -= half;
-    l->first += half;
-    memmove(l->e, l->e + half, l->n * sizeof(*l->e));
+    l->n -= n;
+    l->first += n;
+    memmove(l->e, l->e + n, l->n * sizeof(*l->e));
 }
 
 /* Takes the texts. */
 static void append(struct event_list *l, const struct event *e)
 {
-    if (l->n == EVENT_LOG_MAX)
+    if (l->bytes + bytes_of(e) > EVENT_LOG_BYTES)
         drop_half(l);
+    l->bytes += bytes_of(e);
     if (l->n == l->cap) {
         l->cap = l->cap ? 2 * l->cap : 32;
         l->e = xrealloc(l->e, l->cap * sizeof(*l->e));
@@ -85,6 +98,10 @@ static bool append_to_job(struct event_log *l, const struct event *e)
         return false;
     *value = (void *)(uintptr_t)e->seq;
     append(&l->job, e);
+    struct event *newest = &l->job.e[l->job.n - 1];
+    if (newest->wall_ns < l->wall_ns)
+        newest->wall_ns = l->wall_ns;
+    l->wall_ns = newest->wall_ns;
     l->finished |= e->name == EVENT_FINISH;
     return true;
 }

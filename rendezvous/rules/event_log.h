@@ -5,6 +5,9 @@
  * `own`, and `job` comes from the coordinator, own events included, if this process wants it
  * (event_log_want()): without a reader no event leaves its process.
  *
+ * The times of day in `job` do not go backwards: an event that is known late, or comes from another
+ * coordinator whose clock is behind, has the time of the one before it. Its at_ns stays.
+ *
  * An event is identified by its origin and its number there, and no list has it twice: whoever
  * connects again sends everything from the beginning. */
 #ifndef RENDEZVOUS_RULES_EVENT_LOG_H
@@ -15,13 +18,14 @@
 
 struct ledger_past;
 
-/* A list that is full drops its older half. */
-#define EVENT_LOG_MAX 65536
+/* What the events of a list take with their texts; a list that would take more drops its older
+ * half. About 60,000 events, and few of them when each has long texts. */
+#define EVENT_LOG_BYTES (16u << 20)
 
 struct event_list {
     struct event *e; /* event number first + i is e[i]; owned, like their texts */
     uint64_t first;
-    size_t n, cap;
+    size_t n, cap, bytes;
     struct ledger_past *past; /* what the ledger keeps of dropped events (ledger_keep()); or NULL */
     void (*on_drop)(struct ledger_past *past, const struct event *e);
 };
@@ -31,6 +35,7 @@ struct event_log {
     uint64_t seq; /* of the newest own event */
     struct event_list own, job;
     struct map seen;              /* origin -> number of its newest event in `job` */
+    uint64_t wall_ns;             /* of the newest event in `job` */
     bool leads;                   /* the coordinator is in this process */
     bool wanted;                  /* this process wants the job's events */
     bool finished;                /* `job` has its last event */

@@ -44,8 +44,10 @@ void rdzv_election_add_list(struct rdzv_election *e, const struct rdzv_peers *li
 /* The launcher is proven to have ended. */
 void rdzv_election_dead(struct rdzv_election *e, const struct node_id *id);
 
-/* Whether whoever has seen the epoch, or has the list, has followed a coordinator that was elected
- * later: no round of this one may follow. counter: of its own rounds. */
+/* Whether a launcher has followed a coordinator that was elected later than this one, which then
+ * may begin no further round. is_replaced: by the highest epoch that the launcher has seen;
+ * counter: the number of this coordinator's rounds. is_of_another: by the list of members that it
+ * has. */
 bool rdzv_election_is_replaced(const struct rdzv_election *e, uint64_t seen_epoch,
                                uint32_t counter);
 bool rdzv_election_is_of_another(const struct rdzv_election *e, const struct rdzv_peers *list);

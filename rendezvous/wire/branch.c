@@ -8,7 +8,7 @@
 #include "core/mem.h"
 #include "rendezvous/rules/text.h"
 #include "rendezvous/wire/connector.h"
-#include "rendezvous/wire/told.h"
+#include "rendezvous/wire/request_log.h"
 
 struct branch_child {
     struct list_node node;
@@ -36,7 +36,7 @@ struct branch {
     struct connector *connector;
     bool direct;                            /* the coordinator stands in for the parent */
     struct shared_buf *ran, *peers, *table; /* of the round of `place`; NULL: not here yet */
-    struct told told;
+    struct request_log log;
     struct list_node children, requests;
     int nchildren;
     uv_timer_t timer;    /* of the requests */
@@ -51,7 +51,7 @@ struct branch {
 static void branch_go_direct(struct branch *b, const char *why)
 {
     const struct rdzv_direct m = {.gen = b->place.gen,
-                                  .told = b->told.last,
+                                  .told = b->log.last,
                                   .peers = b->place.peers && !b->peers,
                                   .table = !b->table};
     struct buf f = BUF_INIT;
@@ -71,7 +71,7 @@ static void branch_go_direct(struct branch *b, const char *why)
 
 static void branch_register(struct branch *b)
 {
-    struct rdzv_child m = {.parent = b->place.parent, .gen = b->place.gen, .told = b->told.last};
+    struct rdzv_child m = {.parent = b->place.parent, .gen = b->place.gen, .told = b->log.last};
     struct buf f = BUF_INIT;
     text_set(m.run_id, sizeof(m.run_id), "%s", b->run_id);
     rdzv_put_child(&f, &m);
@@ -154,7 +154,7 @@ static void child_send_all(struct branch_child *c, uint32_t told)
         if (messages[i])
             link_send(c->link, messages[i]);
     }
-    told_send(&b->told, c->link, told);
+    request_log_send(&b->log, c->link, told);
 }
 
 static void child_drop(struct branch_child *c)
@@ -367,11 +367,11 @@ static bool branch_told(struct branch *b, struct rd body)
     uint32_t number;
     if (!rdzv_get_told(&body, &gen, &number, &r))
         return false;
-    if (!generation_equal(gen, b->place.gen) || number <= b->told.last)
+    if (!generation_equal(gen, b->place.gen) || number <= b->log.last)
         return true; /* it has come both ways, or is of another round */
     rdzv_put_frame(&f, RDZV_MSG_TOLD, &whole);
     struct shared_buf *s = shared_buf_new(&f);
-    told_add(&b->told, number, s);
+    request_log_add(&b->log, number, s);
     branch_send_down(b, s);
     shared_buf_unref(s);
     if (request_is_collected(r.kind) && !find_request(b, &r.from, r.kind, r.id)) {
@@ -397,7 +397,7 @@ static void forget_round(struct branch *b)
         shared_buf_unref(*messages[i]);
         *messages[i] = NULL;
     }
-    told_clear(&b->told);
+    request_log_clear(&b->log);
 }
 
 void branch_move(struct branch *b, const struct rdzv_branch *place, struct auth *auth)

@@ -18,8 +18,9 @@
 #define BACKLOG           4096
 #define ACCEPTS_PER_TURN  256
 #define PAUSE_MS          100
-#define GARBAGE_LINE_NS   30000000000u
-#define GARBAGE_SOURCES   256
+#define GARBAGE_LINE_NS   30000000000u   /* between two lines about one source, at first, */
+#define GARBAGE_LINE_MAX  3600000000000u /* and while connections are refused again and again */
+#define GARBAGE_LINES     16             /* in that time, about all sources together */
 #define STORE_OPCODE_LAST 18
 
 /* A connection that has not sent its first byte. */
@@ -40,7 +41,9 @@ struct endpoint {
     char ip[ADDR_STRLEN]; /* of addr; "" for all interfaces */
     int fd, reserve;
     struct pending_queue pending;
-    struct map garbage; /* address -> uint64_t, when it was last reported */
+    struct map garbage; /* the sources that were reported since garbage_ns -> anything */
+    uint64_t garbage_ns, garbage_line_ns;
+    unsigned unsaid; /* connections that were refused since then without a line */
     uint64_t pause_said_ms;
     unsigned open; /* handles not yet closed */
     bool closing;
@@ -92,7 +95,7 @@ static void one_closed(struct endpoint *p)
     void (*on_closed)(void *arg) = p->on_closed;
     void *arg = p->on_closed_arg;
     pending_fini(&p->pending);
-    map_fini(&p->garbage, free);
+    map_fini(&p->garbage, NULL);
     free(p);
     on_closed(arg);
 }
@@ -140,23 +143,52 @@ static void endpoint_drop_pending(struct pending *p, const char *why)
 
 /* -------------------------------------------------------------------------------------- routing */
 
+/* Whoever has one address of IPv6 has its whole network of 64 bits. */
+static size_t source_of(const struct netaddr *peer, uint8_t out[16])
+{
+    const struct in6_addr *in6 = &peer->in6.sin6_addr;
+    if (peer->sa.sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(in6)) {
+        memcpy(out, in6, 8);
+        return 8;
+    }
+    if (peer->sa.sa_family == AF_INET6)
+        memcpy(out, in6->s6_addr + 12, 4);
+    else
+        memcpy(out, &peer->in.sin_addr, 4);
+    return 4;
+}
+
+/* Begins another time of reports when the last one is over: a longer one if it saw any. */
+static void begin_reports(struct endpoint *p, uint64_t now)
+{
+    uint64_t age = now - p->garbage_ns, line_ns = p->garbage_line_ns;
+    if (p->garbage_ns && age < line_ns)
+        return;
+    bool again = p->garbage_ns && age < 2 * line_ns;
+    p->garbage_line_ns = !again                           ? GARBAGE_LINE_NS
+                         : line_ns < GARBAGE_LINE_MAX / 2 ? 2 * line_ns
+                                                          : GARBAGE_LINE_MAX;
+    p->garbage_ns = now;
+    map_fini(&p->garbage, NULL);
+}
+
 void endpoint_complain(struct endpoint *p, const struct netaddr *peer, const char *what)
 {
-    char ip[ADDR_STRLEN];
-    netaddr_ip(peer, ip);
-    uint64_t now = uv_hrtime();
-    if (p->garbage.n >= GARBAGE_SOURCES)
-        map_fini(&p->garbage, free);
-    void **value = map_put(&p->garbage, ip, strlen(ip));
-    if (!value)
+    char ip[ADDR_STRLEN], more[64] = "";
+    uint8_t source[16];
+    begin_reports(p, uv_hrtime());
+    size_t len = source_of(peer, source);
+    void **value = p->garbage.n < GARBAGE_LINES ? map_put(&p->garbage, source, len) : NULL;
+    if (!value || *value) {
+        p->unsaid++;
         return;
-    uint64_t *said = *value;
-    if (said && now - *said < GARBAGE_LINE_NS)
-        return;
-    if (!said)
-        *value = said = xmalloc(sizeof(*said));
-    *said = now;
-    log_notice("refused %s, from %s to port %d", what, ip, netaddr_port(&p->addr));
+    }
+    *value = p;
+    if (p->unsaid)
+        snprintf(more, sizeof(more), "; %u more since the last such line", p->unsaid);
+    p->unsaid = 0;
+    log_notice("refused %s, from %s to port %d%s", what, netaddr_ip(peer, ip),
+               netaddr_port(&p->addr), more);
 }
 
 /* Reads the first byte and leaves it in the socket: 1, 0 at the end, -EAGAIN: not yet received. */

@@ -53,7 +53,9 @@ int endpoint_open(struct endpoint **out, uv_loop_t *loop, int listen_fd, int nod
 int endpoint_port(const struct endpoint *p);
 /* The address it listens on; "" for all of them. */
 const char *endpoint_addr(const struct endpoint *p);
-/* Reports a refused connection, once per address and 30 s. what: "a connection that ..." */
+/* Reports a refused connection, once per address (IPv6: per network of 64 bits) and 30 s, for at
+ * most 16 of them; while connections are refused again and again, that time doubles up to an hour.
+ * The next line says how many had none. what: "a connection that ..." */
 void endpoint_complain(struct endpoint *p, const struct netaddr *peer, const char *what);
 /* Refuses all further connections when the process exits without running its loop. */
 void endpoint_abandon(struct endpoint *p);

@@ -8,8 +8,11 @@
  *                        tenth is interrupted
  *   FAIL_CLOCK=SECONDS   the wall clock is so much ahead, and behind, in turns
  *   FAIL_NAMES=FILE      looking up a name takes a minute; FILE has which
- *   FAIL_SILENT=FILE     the server of FILE does not answer: to open it or to look at it takes a
- *                        minute */
+ *   FAIL_SILENT=FILE     the server of FILE, and of all that is below it, does not answer: to open
+ *                        it or to look at it takes a minute. FAIL_SILENT_WHEN=NAME: once there is
+ *                        a file of that name
+ *   FAIL_END=FILE        a launcher's guardian that ends closes its descriptors, makes FILE, and
+ *                        takes a minute longer */
 #undef _FORTIFY_SOURCE /* would turn read() into something else here */
 #include "tests/fake/failing_calls.h"
 
@@ -19,6 +22,7 @@
 #include <netdb.h>
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -28,6 +32,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -44,7 +49,7 @@ static int g_kind = -1;
 static uint32_t g_at;
 static size_t g_short;
 static long g_clock;
-static const char *g_names, *g_silent;
+static const char *g_names, *g_silent, *g_silent_when;
 static atomic_uint g_turn;
 
 static const char *const kind_names[] = {FAILING_CALLS(FAILING_NAME)};
@@ -57,6 +62,7 @@ __attribute__((constructor)) static void begin(void)
         return;
     g_names = getenv("FAIL_NAMES");
     g_silent = getenv("FAIL_SILENT");
+    g_silent_when = getenv("FAIL_SILENT_WHEN");
     g_clock = clock ? atol(clock) : 0;
     g_short = piece ? (size_t)atol(piece) : 0;
     if (call && (colon = strchr(call, ':'))) {
@@ -175,8 +181,6 @@ CALL(int, connect, connect, ECONNREFUSED, -1, (int fd, const struct sockaddr *a,
      (fd, a, n))
 CALL(int, accept4, accept, EMFILE, -1, (int fd, struct sockaddr *a, socklen_t *n, int flags),
      (fd, a, n, flags))
-CALL(int, mkdir, mkdir, ENOSPC, -1, (const char *path, mode_t mode), (path, mode))
-CALL(char *, mkdtemp, mkdir, ENOSPC, NULL, (char *path), (path))
 
 /* In the child of a clone that shares our memory: nothing but the failure itself. */
 CALL(int, execve, exec, ENOMEM, -1, (const char *path, char *const argv[], char *const envp[]),
@@ -195,6 +199,24 @@ int clone(int (*fn)(void *), void *stack, int flags, void *arg, ...)
     return next(fn, stack, flags, arg, a, b, c);
 }
 
+static void sleep_a_minute(void);
+
+__attribute__((destructor)) static void end(void)
+{
+    char name[16];
+    const char *file = getenv("FAIL_END");
+    if (!file || strcmp(program_invocation_short_name, "dlaunch") != 0 ||
+        prctl(PR_GET_NAME, name) < 0 || strcmp(name, "dlaunch") != 0)
+        return;
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, NULL);
+    for (int fd = 0; fd < 1024; fd++)
+        close(fd);
+    close(creat(file, 0600));
+    sleep_a_minute();
+}
+
 static mode_t mode_of(int flags, va_list ap)
 {
     return flags & (O_CREAT | O_TMPFILE) ? va_arg(ap, mode_t) : 0;
@@ -206,10 +228,47 @@ static void sleep_a_minute(void)
         left = sleep(left);
 }
 
+/* A relative path is one of a file beside it, of the same name but for the end, once it is silent.
+ */
 static void ask_server_of(const char *path)
 {
-    if (g_silent && strcmp(path, g_silent) == 0)
+    const char *name = g_silent ? strrchr(g_silent, '/') : NULL;
+    if (!name || (g_silent_when && faccessat(AT_FDCWD, g_silent_when, F_OK, 0) < 0))
+        return;
+    size_t len = strlen(g_silent);
+    bool below = strncmp(path, g_silent, len) == 0 && (path[len] == '\0' || path[len] == '/');
+    if (below || (g_silent_when && strncmp(path, name + 1, strlen(name + 1)) == 0))
         sleep_a_minute();
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    NEXT(mkdir);
+    ask_server_of(path);
+    FAIL(mkdir, ENOSPC, -1)
+    return next(path, mode);
+}
+
+char *mkdtemp(char *path)
+{
+    NEXT(mkdtemp);
+    ask_server_of(path);
+    FAIL(mkdir, ENOSPC, NULL)
+    return next(path);
+}
+
+int rmdir(const char *path)
+{
+    NEXT(rmdir);
+    ask_server_of(path);
+    return next(path);
+}
+
+int unlink(const char *path)
+{
+    NEXT(unlink);
+    ask_server_of(path);
+    return next(path);
 }
 
 int stat(const char *restrict path, struct stat *restrict out)

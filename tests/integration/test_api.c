@@ -204,7 +204,9 @@ START_TEST(what_the_library_refuses)
     o = good, o.version++;
     refused(&o, -EINVAL, "opts is that of a newer dlaunch.h");
     o = good, o.env = WORDS("1A=1");
-    refused(&o, -EINVAL, "a name does not begin with a digit");
+    refused(&o, -EINVAL, "env: '1A=1' is not NAME=value");
+    o = good, o.env = WORDS("A-B=1");
+    refused(&o, -EINVAL, "env: 'A-B=1' is not NAME=value");
     o = good, o.argv = NULL;
     refused(&o, -EINVAL, "argv names no program");
     o = good, o.argv = WORDS("");

@@ -241,6 +241,30 @@ START_TEST(short_and_interrupted)
 }
 END_TEST
 
+/* Each number behind `key` in a text of JSON, with `check` and the one before it. */
+static int each_number(const char *text, const char *key, void (*check)(double before, double v))
+{
+    double before = 0, v;
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, key)); before = v, n++) {
+        p += strlen(key);
+        ck_assert_msg(sscanf(p, " %lf", &v) == 1, "%.40s", p); /* null is none */
+        check(n ? before : v, v);
+    }
+    return n;
+}
+
+static void does_not_go_back(double before, double v)
+{
+    ck_assert_msg(v >= before && v < before + 60, "%f after %f", v, before);
+}
+
+static void is_short(double before, double v)
+{
+    (void)before;
+    ck_assert_msg(v >= 0 && v < 60, "%f", v);
+}
+
 /* The wall clock jumps by an hour, forward and back, at every reading. */
 START_TEST(the_wall_clock_jumps)
 {
@@ -252,14 +276,20 @@ START_TEST(the_wall_clock_jumps)
     for (int i = 0; i < 2; i++)
         start(&p[i], i ? "FAIL_CLOCK=3600" : "FAIL_CLOCK",
               test_text("--nnodes 2 --node_rank %d --master_port %d --max_restarts 1 --rdzv_conf "
-                        "join_timeout=20,keep_alive_interval=0.2,keep_alive_max_attempt=15 %s "
-                        "append %s if-attempt 0 sleep 3 if-attempt 0 if-rank 1 exit 3 if-attempt 0 "
-                        "pause",
-                        i, port, build_path("tests/worker"), tmppath("up")));
+                        "join_timeout=20,keep_alive_interval=0.2,keep_alive_max_attempt=15 "
+                        "--events %s --report %s %s append %s if-attempt 0 sleep 3 if-attempt 0 "
+                        "if-rank 1 exit 3 if-attempt 0 pause",
+                        i, port, tmppath(i ? "events1" : "events0"),
+                        tmppath(i ? "report1" : "report0"), build_path("tests/worker"),
+                        tmppath("up")));
     for (int i = 0; i < 2; i++) {
         expect_status(&p[i], 0, 30);
         expect_no_text(p[i].err, "lost");
         expect_text(p[i].err, "worker 1 (local rank 0)");
+        const char *events = test_keep(read_file(tmppath(i ? "events1" : "events0")));
+        const char *report = test_keep(read_file(tmppath(i ? "report1" : "report0")));
+        ck_assert_int_gt(each_number(events, "\"timestamp\":", does_not_go_back), 10);
+        ck_assert_int_eq(each_number(report, "\"elapsed_s\":", is_short), 3); /* job, 2 rounds */
         proc_fini(&p[i]);
     }
     ck_assert_int_eq(count_lines(tmppath("up")), 4);
@@ -290,27 +320,67 @@ START_TEST(a_name_server_that_is_silent)
 }
 END_TEST
 
-/* Runs a job that fails and is started again, within the time that a launcher may take which waits
- * for no file server; `file` is of one that does not answer. */
+/* Runs a job whose file server does not answer for `file` and what is below it, `when` there is a
+ * file of this name (NULL: always); within the time of a launcher that waits for no file server. */
+static void run_beside(struct proc *p, const char *file, const char *when, const char *options,
+                       int status)
+{
+    setup_counters();
+    char *env[] = {test_text("LD_PRELOAD=%s", build_path("tests/fake/failing_calls.so")),
+                   test_text("FAIL_COUNTERS=%s", g_counters),
+                   test_text("FAIL_SILENT=%s", file),
+                   when ? test_text("FAIL_SILENT_WHEN=%s", when) : "FAIL_SILENT_WHEN",
+                   test_text("KUBEFLOW_TRAINER_SERVER_URL=http://127.0.0.1:%d/", free_port()),
+                   g_marker,
+                   NULL};
+    dlaunch_start(p, env, "%s", options);
+    expect_status(p, status, 25);
+    check_nothing_left("a silent file server");
+}
+
+/* The job fails and is started again. */
 static void fail_beside(const char *file, const char *options)
 {
     struct proc p;
     if (test_skip_sanitized("the fake calls must be in front of a sanitizer, which comes first"))
         return;
-    setup_counters();
     write_file(file, "");
-    char *env[] = {test_text("LD_PRELOAD=%s", build_path("tests/fake/failing_calls.so")),
-                   test_text("FAIL_COUNTERS=%s", g_counters),
-                   test_text("FAIL_SILENT=%s", file),
-                   test_text("KUBEFLOW_TRAINER_SERVER_URL=http://127.0.0.1:%d/", free_port()),
-                   g_marker,
-                   NULL};
-    dlaunch_start(&p, env, "--max_restarts 2 %s %%W exit 3", options);
-    expect_status(&p, 3, 15);
+    run_beside(&p, file, NULL, test_text("--max_restarts 2 %s %%W exit 3", options), 3);
     expect_text(p.err, "2 of 2 restarts used");
     proc_fini(&p);
-    check_nothing_left("a silent file server");
 }
+
+/* Files of a job that become silent when its workers have begun; what it then says of them. */
+static const struct {
+    const char *silent, *options, *program;
+    int status;
+    const char *says;
+} g_later[] = {
+    {"logs", "--redirects 3 --log_dir %T/logs", "exit 3", 3,
+     "the file server of the error file does not answer"},
+    {"logs", "--max_restarts 1 --redirects 3 --log_dir %T/logs", "exit 3", 125,
+     "its file server does not answer"},
+    {"logs", "--log_dir %T/logs", "exit 0", 0, ""},
+    {"report", "--report %T/report", "exit 3", 3, "/report: its file server does not answer"},
+    {"message", "--pod_message %T/message", "exit 3", 3,
+     "/message: its file server does not answer"},
+    {"prom", "--metrics_file %T/prom", "exit 0", 0, ""},
+};
+
+START_TEST(files_that_become_silent)
+{
+    struct proc p;
+    if (test_skip_sanitized("the fake calls must be in front of a sanitizer, which comes first"))
+        return;
+    mkdir(tmppath("logs"), 0700);
+    mkdir(tmppath("prom"), 0700);
+    run_beside(&p, tmppath(g_later[_i].silent), tmppath("down"),
+               test_text("%s %%W append %%T/down %s", g_later[_i].options, g_later[_i].program),
+               g_later[_i].status);
+    expect_text(p.err, g_later[_i].says);
+    proc_fini(&p);
+}
+END_TEST
 
 START_TEST(a_progress_file_that_is_silent)
 {
@@ -341,6 +411,7 @@ static Suite *suite(void)
     tc = test_case(s, "files", 60);
     tcase_add_test(tc, a_progress_file_that_is_silent);
     tcase_add_test(tc, a_checkpoint_that_is_silent);
+    tcase_add_loop_test(tc, files_that_become_silent, 0, ARRAY_LEN(g_later));
     return s;
 }
 

@@ -137,6 +137,97 @@ START_TEST(as_a_file)
 }
 END_TEST
 
+/* How many files there are, with those half written. */
+static int count_metrics_files(void)
+{
+    DIR *d = opendir(tmppath("prom"));
+    int n = 0;
+    for (struct dirent *e; (e = readdir(d));)
+        n += strncmp(e->d_name, "dlaunch_", 8) == 0;
+    closedir(d);
+    return n;
+}
+
+static bool has_files(void *n)
+{
+    return count_metrics_files() == *(int *)n && metrics_file();
+}
+
+static void wait_files(int n)
+{
+    wait_until(has_files, &n, 30, test_text("there are %d files", n));
+}
+
+/* Each series has the label that no other launcher's has. */
+static void check_labels(void)
+{
+    const char *path = metrics_file();
+    char *name = test_text("%s", strrchr(path, '/') + strlen("/dlaunch_"));
+    name[strlen(name) - strlen(".prom")] = '\0';
+    const char *label = test_text("launcher=\"%s\"} ", name);
+    for (char *line = strtok(text_of_file(path), "\n"); line; line = strtok(NULL, "\n"))
+        ck_assert_msg(*line == '#' || strstr(line, label), "%s", line);
+}
+
+/* Two pods of a job on one host: the run id and the process id are the same. Neither touches the
+ * other's file, and the collector, which reads both as one page, finds no series twice. */
+START_TEST(of_two_pods)
+{
+    struct proc p[2];
+    if (proc_run(&p[0], ARGV("unshare", "-pf", "--mount-proc", "true"), NULL, 10) != 0) {
+        test_skip("of_two_pods: no PID namespaces here");
+        return;
+    }
+    mkdir(tmppath("prom"), 0755);
+    for (int i = 0; i < 2; i++)
+        proc_start(&p[i],
+                   ARGV("unshare", "-pf", "--mount-proc", build_path("dlaunch"), "--rdzv_id", "job",
+                        "--metrics_file", (char *)tmppath("prom"), build_path("tests/worker"),
+                        "pause"),
+                   NULL, 0);
+    wait_files(2);
+    check_labels();
+    for (int i = 0; i < 2; i++) {
+        kill(agent_of(&p[i]), SIGTERM); /* unshare's only child */
+        proc_wait(&p[i], 20);
+        ck_assert_int_eq(count_metrics_files(), 1 - i);
+        proc_fini(&p[i]);
+    }
+}
+END_TEST
+
+/* The guardian removes the file of its agent; where both are killed, the next launcher does. */
+START_TEST(of_a_killed_launcher)
+{
+    struct proc p;
+    mkdir(tmppath("prom"), 0755);
+    dlaunch_start(&p, NULL, "--metrics_file %%T/prom %%W pause");
+    wait_files(1);
+    kill(agent_of(&p), SIGKILL);
+    proc_wait(&p, 20);
+    ck_assert_int_eq(count_metrics_files(), 0);
+    proc_fini(&p);
+    dlaunch_start(&p, NULL, "--metrics_file %%T/prom %%W pause");
+    wait_files(1);
+    const char *left = metrics_file();
+    pid_t agent = agent_of(&p);
+    proc_kill(&p, SIGSTOP);
+    kill(agent, SIGKILL);
+    proc_kill(&p, SIGKILL);
+    proc_wait(&p, 20);
+    write_file(test_text("%s.tmp", left), "half");
+    write_file(tmppath("prom/others.prom"), "");
+    ck_assert_int_eq(count_metrics_files(), 2);
+    dlaunch_start(&job, NULL, "--metrics_file %%T/prom %%W append %%T/up pause");
+    wait_lines(tmppath("up"), 1, 30);
+    wait_files(1);
+    ck_assert_str_ne(metrics_file(), left);
+    ck_assert_int_eq(access(tmppath("prom/others.prom"), F_OK), 0);
+    end_job();
+    proc_fini(&p);
+}
+END_TEST
+
 START_TEST(mistakes)
 {
     static const char *const bad[][2] = {{"--metrics web", "'web' is not a port (0 to 65535)"},
@@ -167,6 +258,8 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "metrics", 120);
     tcase_add_test(tc, over_http);
     tcase_add_test(tc, as_a_file);
+    tcase_add_test(tc, of_two_pods);
+    tcase_add_test(tc, of_a_killed_launcher);
     tcase_add_test(tc, mistakes);
     return s;
 }

@@ -90,7 +90,7 @@ static void start(struct sim_node *n, int i)
     bool drains = one_in(2);
     n->workers[i].unread = drains;
     sim_worker_cannot(n, i);
-    agent_rules_not_started(n->agent, i, drains, sim_clock(n));
+    agent_rules_not_started(n->agent, i, drains, NULL, sim_clock(n));
     if (drains)
         sim_worker_reaped(n, i);
 }

@@ -22,6 +22,7 @@ struct node {
     int sweep_left;    /* what sweeps leave */
     bool may_end;      /* ENDED is answered with yes */
     bool cannot_start[4], drains;
+    const char *trouble; /* why it cannot, if that costs the node */
     bool freeing;
     char logged[512]; /* the last line */
     int leave_code, starts[4], attempt[4];
@@ -56,7 +57,7 @@ static void start(int i, int attempt)
     N.starts[i]++;
     N.attempt[i] = attempt;
     if (N.cannot_start[i])
-        agent_rules_not_started(N.r, i, N.drains, N.now);
+        agent_rules_not_started(N.r, i, N.drains, N.trouble, N.now);
     else
         agent_rules_started(N.r, i, N.now);
 }
@@ -269,6 +270,42 @@ START_TEST(a_worker_cannot_be_started)
         exit_with(0, false);
         DID("SWEEP ENDED STOPPED");
     }
+}
+END_TEST
+
+/* The trouble of a node that the others can do without: it leaves, and no failure is reported. */
+START_TEST(a_node_cannot_start_a_worker)
+{
+    const struct agent_rules_config c = config_of(3);
+    for (int drains = 0; drains < 2; drains++) {
+        begin(&c);
+        N.cannot_start[1] = true;
+        N.drains = drains;
+        N.trouble = "fork refused";
+        agent_rules_prepare(N.r, N.now);
+        agent_rules_ready(N.r);
+        agent_rules_run(N.r);
+        DID("PREPARED BEGIN START:0 START:1 LEAVE SIG15");
+        ck_assert_str_eq(agent_rules_why(N.r), "n0: fork refused");
+        ck_assert_int_eq(N.leave_code, 125);
+        ck_assert_int_eq(N.starts[2], 0);
+        ck_assert(agent_rules_drained(N.r, 1, N.now) == drains);
+        exit_with(0, false);
+        DID("SWEEP ENDED STOPPED");
+    }
+}
+END_TEST
+
+START_TEST(whom_a_worker_that_cannot_be_started_costs)
+{
+    const struct failure fork = {.kind = FAILURE_EXEC, .exit_code = 125};
+    const struct failure program = {.kind = FAILURE_EXEC, .exit_code = 127};
+    const struct failure exits = {.kind = FAILURE_EXIT, .exit_code = 125};
+    ck_assert(agent_rules_costs_node(&fork, 3, 2));
+    ck_assert(!agent_rules_costs_node(&fork, 2, 2));
+    ck_assert(!agent_rules_costs_node(&fork, 1, 1));
+    ck_assert(!agent_rules_costs_node(&program, 3, 2));
+    ck_assert(!agent_rules_costs_node(&exits, 3, 2));
 }
 END_TEST
 
@@ -743,7 +780,7 @@ static void storm_start(const struct agent_action *a)
                   T.left);
     if (dice(8) == 0) {
         w->open = dice(2);
-        agent_rules_not_started(N.r, a->local_rank, w->open, N.now);
+        agent_rules_not_started(N.r, a->local_rank, w->open, dice(2) ? "no process" : NULL, N.now);
         return;
     }
     *w = (struct fake){.alive = true, .open = true, .stubborn = !dice(4), .immortal = !dice(20)};
@@ -975,6 +1012,8 @@ static Suite *suite(void)
     tcase_add_test(tc, a_worker_fails);
     tcase_add_test(tc, a_worker_begins_to_fail);
     tcase_add_test(tc, a_worker_cannot_be_started);
+    tcase_add_test(tc, a_node_cannot_start_a_worker);
+    tcase_add_test(tc, whom_a_worker_that_cannot_be_started_costs);
     tcase_add_test(tc, a_part_of_the_round_cannot_be_made);
     tcase_add_test(tc, a_stop_while_the_round_waits_for_its_start);
     tcase_add_test(tc, a_round_after_the_leave);

@@ -13,7 +13,7 @@
 
 #include "agent/doctor/checks.h"
 #include "agent/doctor/facts.h"
-#include "agent/doctor/match.h"
+#include "agent/doctor/path_test.h"
 #include "core/fd.h"
 #include "core/mem.h"
 
@@ -384,21 +384,21 @@ START_TEST(ports_that_are_not_reached)
     json_t *pairs = make_pairs(NODES);
     for (int i = 0; i < NODES; i++) {
         if (i != 3)
-            break_path(pairs, i, 3, MATCH_CONNECT, ETIMEDOUT);
+            break_path(pairs, i, 3, PATH_TEST_CONNECT, ETIMEDOUT);
     }
     expect_one(pairs, NODES, 3, -1, "reach",
                "does not reach its port at 10.0.0.4: nothing answers");
     pairs = make_pairs(NODES);
     for (int i = 0; i < NODES; i++) {
         if (i != 3)
-            break_path(pairs, 3, i, MATCH_CONNECT, EHOSTUNREACH);
+            break_path(pairs, 3, i, PATH_TEST_CONNECT, EHOSTUNREACH);
     }
     expect_one(pairs, NODES, 3, -1, "reach", "it does not reach n0 at 10.0.0.1: No route to host");
     pairs = make_pairs(NODES);
-    break_path(pairs, 2, 5, MATCH_CONNECT, ECONNREFUSED);
+    break_path(pairs, 2, 5, PATH_TEST_CONNECT, ECONNREFUSED);
     expect_one(pairs, NODES, 5, 2, "reach", "n2 (node 2) does not reach its port at 10.0.0.6");
     pairs = make_pairs(2);
-    break_path(pairs, 0, 1, MATCH_BULK, ETIMEDOUT);
+    break_path(pairs, 0, 1, PATH_TEST_BULK, ETIMEDOUT);
     expect_one(pairs, 2, 1, 0, "reach", "small packets arrive and large ones do not");
 }
 END_TEST
@@ -447,14 +447,14 @@ START_TEST(everybody_meets_everybody_once)
     static bool met[65][65];
     for (int n = 1; n <= 64; n++) {
         memset(met, 0, sizeof(met));
-        for (int round = 0; round < match_rounds(n); round++) {
+        for (int round = 0; round < path_test_rounds(n); round++) {
             for (int me = 0; me < n; me++) {
-                int other = match_partner(n, round, me);
+                int other = path_test_partner(n, round, me);
                 if (other < 0)
                     continue;
                 ck_assert_int_lt(other, n);
                 ck_assert_int_ne(other, me);
-                ck_assert_int_eq(match_partner(n, round, other), me);
+                ck_assert_int_eq(path_test_partner(n, round, other), me);
                 ck_assert(!met[me][other]);
                 met[me][other] = true;
             }
@@ -482,21 +482,21 @@ static int open_port(struct netaddr *a)
 
 static void *run_match(void *m)
 {
-    match_run(m);
+    path_test_run(m);
     return NULL;
 }
 
-static void play(struct match m[2])
+static void play(struct path_test m[2])
 {
     pthread_t t;
     ck_assert_int_eq(pthread_create(&t, NULL, run_match, &m[1]), 0);
-    match_run(&m[0]);
+    path_test_run(&m[0]);
     pthread_join(t, NULL);
 }
 
 START_TEST(a_match_measures_the_path)
 {
-    struct match m[2] = {{.nonce = 7, .caller = true}, {.nonce = 7}};
+    struct path_test m[2] = {{.nonce = 7, .caller = true}, {.nonce = 7}};
     struct netaddr at[2];
     for (int i = 0; i < 2; i++)
         m[i].listen_fd = open_port(&at[i]);
@@ -507,7 +507,7 @@ START_TEST(a_match_measures_the_path)
     ck_assert_int_eq((int)write(stranger, "GET / HTTP/1.0\r\n\r\n", 18), 18);
     play(m);
     for (int i = 0; i < 2; i++) {
-        ck_assert_msg(m[i].stage == MATCH_OVER, "%d: stage %d, %s", i, m[i].stage,
+        ck_assert_msg(m[i].stage == PATH_TEST_OVER, "%d: stage %d, %s", i, m[i].stage,
                       strerror(m[i].error));
         close(m[i].listen_fd);
     }
@@ -518,7 +518,7 @@ END_TEST
 
 START_TEST(a_port_that_nobody_opens)
 {
-    struct match m[2] = {{.nonce = 7, .caller = true}, {.nonce = 7}};
+    struct path_test m[2] = {{.nonce = 7, .caller = true}, {.nonce = 7}};
     struct netaddr at[2], nobody;
     for (int i = 0; i < 2; i++)
         m[i].listen_fd = open_port(&at[i]);
@@ -526,8 +526,8 @@ START_TEST(a_port_that_nobody_opens)
     m[0].peer = nobody;
     m[1].peer = at[0]; /* dials back all the same */
     play(m);
-    ck_assert(m[0].stage == MATCH_CONNECT && m[0].error == ECONNREFUSED);
-    ck_assert_int_eq(m[1].stage, MATCH_OVER);
+    ck_assert(m[0].stage == PATH_TEST_CONNECT && m[0].error == ECONNREFUSED);
+    ck_assert_int_eq(m[1].stage, PATH_TEST_OVER);
     for (int i = 0; i < 2; i++)
         close(m[i].listen_fd);
 }

@@ -109,6 +109,23 @@ START_TEST(a_new_coordinator_keeps_the_order_that_it_knows)
 }
 END_TEST
 
+/* The clock of the host that comes after is an hour behind. */
+START_TEST(times_do_not_go_back_with_another_coordinator)
+{
+    uint64_t down = 0, last = 0;
+    const struct event *e;
+    struct event before = {.name = EVENT_START, .wall_ns = 7200}, after = {.name = EVENT_ELECTED};
+    event_log_add(&coordinator, &before);
+    send_list(&node, &coordinator.job, &down);
+    event_log_lead(&node, true);
+    for (after.wall_ns = 3600; after.wall_ns <= 9000; after.wall_ns += 1800)
+        event_log_add(&node, &after);
+    for (uint64_t at = 0; (e = event_list_next(&node.job, &at)); last = e->wall_ns)
+        ck_assert_uint_ge(e->wall_ns, last);
+    ck_assert_uint_eq(last, 9000);
+}
+END_TEST
+
 START_TEST(own_events_without_a_coordinator_are_kept)
 {
     happens(&node, 1);
@@ -118,14 +135,33 @@ START_TEST(own_events_without_a_coordinator_are_kept)
 }
 END_TEST
 
+/* What the texts of a list take at least, with the events. */
+static size_t bytes_in(const struct event_list *l)
+{
+    size_t n = l->n * sizeof(*l->e);
+    for (size_t i = 0; i < l->n; i++)
+        n += strlen(l->e[i].host) + (l->e[i].text ? strlen(l->e[i].text) : 0);
+    return n;
+}
+
+/* _i: length of the texts. A list that is full drops its older half, and what it holds is bounded
+ * in bytes. */
 START_TEST(a_full_list_drops_its_older_half)
 {
-    uint64_t at = 0;
-    for (int i = 0; i <= EVENT_LOG_MAX; i++)
-        happens(&coordinator, i);
-    ck_assert_uint_eq(coordinator.job.n, EVENT_LOG_MAX / 2 + 1);
-    ck_assert_int_eq(event_list_next(&coordinator.job, &at)->rank, EVENT_LOG_MAX / 2);
-    ck_assert_uint_eq(at, EVENT_LOG_MAX / 2 + 1);
+    uint64_t at = 0, first;
+    char text[EVENT_TEXT_MAX] = "";
+    memset(text, 'x', (size_t)_i);
+    for (int i = 0; i < 100000; i++) {
+        const struct event e = {.name = EVENT_FAILURE, .rank = i, .host = "host", .text = text};
+        event_log_add(&coordinator, &e);
+    }
+    first = coordinator.job.first;
+    ck_assert_uint_gt(first, 0);
+    ck_assert_uint_eq(first + coordinator.job.n, 100000);
+    ck_assert_int_eq(event_list_next(&coordinator.job, &at)->rank, (int)first);
+    ck_assert_uint_eq(at, first + 1);
+    ck_assert_uint_le(bytes_in(&coordinator.job), EVENT_LOG_BYTES);
+    ck_assert_uint_ge(bytes_in(&coordinator.job), EVENT_LOG_BYTES / 4);
 }
 END_TEST
 
@@ -196,8 +232,10 @@ static Suite *suite(void)
     tcase_add_test(t, every_node_has_the_order_of_the_coordinator);
     tcase_add_test(t, what_is_sent_again_is_not_there_twice);
     tcase_add_test(t, a_new_coordinator_keeps_the_order_that_it_knows);
+    tcase_add_test(t, times_do_not_go_back_with_another_coordinator);
     tcase_add_test(t, own_events_without_a_coordinator_are_kept);
-    tcase_add_test(t, a_full_list_drops_its_older_half);
+    tcase_add_loop_test(t, a_full_list_drops_its_older_half, 10, 11);
+    tcase_add_loop_test(t, a_full_list_drops_its_older_half, EVENT_TEXT_MAX - 1, EVENT_TEXT_MAX);
     tcase_add_test(t, malformed_events_are_refused);
     tcase_add_test(t, names_are_found);
     tcase_add_test(t, json_has_the_form_of_rfc_18);

@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/process/exec_why.h"
 #include "agent/process/spawn.h"
 #include "core/fd.h"
 #include "core/mem.h"

@@ -146,7 +146,7 @@ END_TEST
  * long ago count, and so does the round that runs. */
 START_TEST(events_that_the_list_has_dropped)
 {
-    enum { MANY = 3 * EVENT_LOG_MAX };
+    enum { MANY = 3 * EVENT_LOG_BYTES / sizeof(struct event) };
     struct ledger want, l;
     for (int keep = 1; keep >= 0; keep--) {
         teardown();

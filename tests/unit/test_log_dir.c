@@ -1,6 +1,7 @@
 /* Log directories: torchrun's layout, and what others may have put in the way. */
 #include "tests/lib/test.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
 #include <sched.h>
@@ -38,7 +39,7 @@ START_TEST(layout)
     ck_assert_int_eq(fnmatch(test_text("%s/job_????????", base), d.run, FNM_PATHNAME), 0);
     ck_assert_uint_eq(mode_of(d.run), 0755);
     ck_assert_str_eq(log_dir_file(&d, 0, "stdout.log", path, sizeof(path)), "");
-    ck_assert_msg(log_dir_attempt(&d, 3, 2, &e) == 0, "%s", e.msg);
+    ck_assert_msg(log_dir_attempt(&d, 3, 0, 2, &e) == 0, "%s", e.msg);
     ck_assert_str_eq(d.attempt, test_text("%s/attempt_3", d.run));
     ck_assert_str_eq(log_dir_file(&d, 1, "error.json", path, sizeof(path)),
                      test_text("%s/attempt_3/1/error.json", d.run));
@@ -60,11 +61,55 @@ START_TEST(empty_tree_is_removed)
     char *parent = test_text("%s", d.run);
     *strrchr(parent, '/') = '\0';
     ck_assert_uint_eq(mode_of(parent), 0700);
-    ck_assert_int_eq(log_dir_attempt(&d, 0, 8, &e), 0);
-    ck_assert_int_eq(log_dir_attempt(&d, 1, 8, &e), 0);
+    ck_assert_int_eq(log_dir_attempt(&d, 0, 0, 8, &e), 0);
+    ck_assert_int_eq(log_dir_attempt(&d, 1, 0, 8, &e), 0);
     log_dir_close(&d);
     ck_assert(!is_dir(parent));
     log_dir_close(&d); /* nothing left to do */
+}
+END_TEST
+
+/* How many entries the run directory has. */
+static int entries_of(const char *path)
+{
+    int n = 0;
+    DIR *dir = opendir(path);
+    ck_assert_ptr_nonnull(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n - 2;
+}
+
+/* _i: how many workers are started again each time; with fewer than all, the others stay. A job
+ * that is started again and again has no more folders at its end than at its first start. */
+START_TEST(many_starts_leave_no_empty_folders)
+{
+    enum { NPROC = 4, STARTS = 200 };
+    struct log_dir d;
+    struct err e = ERR_INIT;
+    char dir[NPROC][600] = {"", "", "", ""}, path[600];
+    int first = 0;
+    ck_assert_int_eq(log_dir_open(&d, tmpdir(), "job", &e), 0);
+    for (int n = 0; n < STARTS; n++) {
+        int count = n ? _i : NPROC;
+        first = n % (NPROC - count + 1);
+        for (int i = first; i < first + count; i++)
+            log_dir_left(&d, i, dir[i]);
+        ck_assert_msg(log_dir_attempt(&d, n, first, count, &e) == 0, "%s", e.msg);
+        for (int i = first; i < first + count; i++) {
+            bool starts = _i < NPROC || i != n % 7; /* else the round is stopped before */
+            snprintf(dir[i], sizeof(dir[i]), "%s/%d", d.attempt, i);
+            dir[i][0] = starts ? dir[i][0] : '\0';
+        }
+        ck_assert_int_le(entries_of(d.run), NPROC);
+    }
+    write_file(log_dir_file(&d, first, "error.json", path, sizeof(path)), "{}");
+    log_dir_left(&d, first, dir[first]);
+    ck_assert_int_eq(access(path, F_OK), 0);
+    unlink(path);
+    log_dir_close(&d);
+    ck_assert(!is_dir(d.run));
 }
 END_TEST
 
@@ -74,10 +119,10 @@ START_TEST(an_earlier_start_keeps_its_files)
     struct err e = ERR_INIT;
     char path[600], later[600];
     ck_assert_int_eq(log_dir_open(&d, tmpdir(), "job", &e), 0);
-    ck_assert_int_eq(log_dir_attempt(&d, 0, 2, &e), 0);
+    ck_assert_int_eq(log_dir_attempt(&d, 0, 0, 2, &e), 0);
     write_file(log_dir_file(&d, 1, "stdout.log", path, sizeof(path)), "old");
     for (int again = 1; again <= 2; again++) {
-        ck_assert_msg(log_dir_attempt(&d, 0, 2, &e) == 0, "%s", e.msg);
+        ck_assert_msg(log_dir_attempt(&d, 0, 0, 2, &e) == 0, "%s", e.msg);
         ck_assert_str_eq(d.attempt, test_text("%s/attempt_0.%d", d.run, again));
         ck_assert_int_eq(access(log_dir_file(&d, 1, "stdout.log", later, sizeof(later)), F_OK), -1);
         ck_assert(is_dir(test_text("%s/1", d.attempt)));
@@ -86,7 +131,7 @@ START_TEST(an_earlier_start_keeps_its_files)
     /* A link in the place of the directory itself is not entered. */
     mkdir(tmppath("theirs"), 0700);
     ck_assert_int_eq(symlink(tmppath("theirs"), test_text("%s/attempt_1", d.run)), 0);
-    ck_assert_int_eq(log_dir_attempt(&d, 1, 2, &e), 0);
+    ck_assert_int_eq(log_dir_attempt(&d, 1, 0, 2, &e), 0);
     ck_assert_str_eq(d.attempt, test_text("%s/attempt_1.1", d.run));
     ck_assert(!is_dir(tmppath("theirs/0")));
 }
@@ -134,7 +179,7 @@ START_TEST(clear_errors)
     ck_assert_int_eq(log_dir_open(&d, longest, "j", &e), -ENAMETOOLONG);
     /* No files at all. */
     ck_assert_int_eq(log_dir_open(&d, "/dev/null", "j", &e), 0);
-    ck_assert_int_eq(log_dir_attempt(&d, 0, 4, &e), 0);
+    ck_assert_int_eq(log_dir_attempt(&d, 0, 0, 4, &e), 0);
     ck_assert_str_eq(log_dir_file(&d, 0, "stdout.log", path, sizeof(path)), "");
     log_dir_close(&d);
 }
@@ -275,14 +320,14 @@ START_TEST(error_files_alone_are_flat)
         fnmatch(test_text("%s/torchelastic_dlaunch_????????", tmpdir()), d.run, FNM_PATHNAME), 0);
     ck_assert_uint_eq(mode_of(d.run), 0700);
     ck_assert_str_eq(log_dir_file(&d, 0, "error.json", path, sizeof(path)), "");
-    ck_assert_int_eq(log_dir_attempt(&d, 0, 2, &e), 0);
+    ck_assert_int_eq(log_dir_attempt(&d, 0, 0, 2, &e), 0);
     log_dir_file(&d, 1, "error.json", first, sizeof(first));
     ck_assert_str_eq(first, test_text("%s/attempt_0.1.error.json", d.run));
     write_file(first, "{}");
-    ck_assert_int_eq(log_dir_attempt(&d, 0, 2, &e), 0); /* again: nothing old is in there */
+    ck_assert_int_eq(log_dir_attempt(&d, 0, 0, 2, &e), 0); /* again: nothing old is in there */
     ck_assert_int_eq(access(first, F_OK), -1);
     write_file(first, "{}");
-    ck_assert_int_eq(log_dir_attempt(&d, 1, 2, &e), 0);
+    ck_assert_int_eq(log_dir_attempt(&d, 1, 0, 2, &e), 0);
     ck_assert_int_eq(access(first, F_OK), 0);
     log_dir_close(&d); /* holds a file: stays */
     ck_assert_int_eq(access(first, F_OK), 0);
@@ -304,7 +349,7 @@ START_TEST(error_files_in_the_directory_of_the_user)
     ck_assert_msg(log_dir_open_flat(&d, true, &e) == 0, "%s", e.msg);
     ck_assert_str_eq(d.run, own);
     ck_assert_uint_eq(mode_of(own), 0700);
-    ck_assert_int_eq(log_dir_attempt(&d, 1, 2, &e), 0);
+    ck_assert_int_eq(log_dir_attempt(&d, 1, 0, 2, &e), 0);
     log_dir_file(&d, 1, "error.json", path, sizeof(path));
     ck_assert_int_eq(
         fnmatch(test_text("%s/????????.attempt_1.1.error.json", own), path, FNM_PATHNAME), 0);
@@ -379,6 +424,8 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "log_dir", 10);
     tcase_add_test(tc, layout);
     tcase_add_test(tc, empty_tree_is_removed);
+    tcase_add_loop_test(tc, many_starts_leave_no_empty_folders, 1, 2);
+    tcase_add_loop_test(tc, many_starts_leave_no_empty_folders, 4, 5);
     tcase_add_test(tc, an_earlier_start_keeps_its_files);
     tcase_add_test(tc, error_files_alone_are_flat);
     tcase_add_test(tc, error_files_in_the_directory_of_the_user);

@@ -47,7 +47,7 @@ static int in_small_cgroup(const char *dir)
     int status;
     if (put(dir, "cgroup.procs", "0") < 0)
         return CANNOT_ENTER;
-    oom_open(&w);
+    oom_open(&w, NULL);
     if (w.fd < 0)
         return NO_COUNTER;
     if (oom_happened(&w) || touch_memory(1 * MIB) != 0 || oom_happened(&w))
@@ -102,7 +102,7 @@ END_TEST
 START_TEST(some_counter_is_found_here)
 {
     struct oom_watch w;
-    oom_open(&w);
+    oom_open(&w, NULL);
     ck_assert_int_ge(w.fd, 0); /* the host's at least */
     ck_assert(!oom_happened(&w));
     oom_close(&w);

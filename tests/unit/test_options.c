@@ -11,7 +11,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "launcher/options/options.h"
-#include "launcher/options/words.h"
+#include "launcher/options/shell_split.h"
 #include "tests/lib/proc.h"
 
 /* The parsed options as text: "name=value ..." of the given ones, then ": program arguments". */
@@ -40,7 +40,7 @@ static char *parse(const char *prog, const char *line, int *exit_status)
     int argc = 0;
     options_init(&words, "x");
     char *whole = xasprintf("%s %s", prog, line);
-    ck_assert_msg(words_split(&words, whole, &argv, &e) == 0, "%s: %s", line, e.msg);
+    ck_assert_msg(shell_split(&words, whole, &argv, &e) == 0, "%s: %s", line, e.msg);
     while (argv[argc])
         argc++;
     options_init(&o, prog);

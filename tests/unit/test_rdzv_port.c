@@ -192,6 +192,51 @@ START_TEST(the_coordinator_has_another_version)
 }
 END_TEST
 
+static int lines_said;
+static char last_line[256];
+
+static void on_line(void *arg, const char *line, size_t len)
+{
+    (void)arg;
+    lines_said++;
+    snprintf(last_line, sizeof(last_line), "%.*s", (int)len, line);
+}
+
+/* However many addresses connections come from, and an IPv6 network has 2^64 of them, the log tells
+ * of few. */
+START_TEST(refused_connections_of_many_addresses)
+{
+    static const struct {
+        const char *format;
+        int lines;
+    } cases[] = {{"2001:db8:0:1::%x", 1},
+                 {"2001:db8:0:%x::1", 16},
+                 {"::ffff:10.9.8.%d", 16},
+                 {"10.9.8.%d", 16},
+                 {"10.9.8.7", 1}};
+    struct endpoint_bind b = {0};
+    struct endpoint_events ev = {NULL, on_stranger, NULL, NULL};
+    struct err e = ERR_INIT;
+    struct netaddr peer;
+    netaddr_parse_ip(&b.addr, "127.0.0.1", 0);
+    int fd = endpoint_listen(&b, &e);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(endpoint_open(&stranger, &loop, fd, 2, &ev, &e), 0);
+    lines_said = 0;
+    stranger_closed = false;
+    log_set_writer(on_line, NULL);
+    for (int i = 0; i < 2000; i++) {
+        ck_assert(netaddr_parse_ip(&peer, test_text(cases[_i].format, 1 + i % 200), 0));
+        endpoint_complain(stranger, &peer, "a connection that lacks manners");
+    }
+    log_set_writer(NULL, NULL);
+    ck_assert_int_eq(lines_said, cases[_i].lines);
+    HAS(last_line, "refused a connection that lacks manners, from ");
+    endpoint_close(stranger, on_stranger_closed, NULL);
+    loop_run_until(&loop, &stranger_closed, 5, "close");
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------------- the port */
 
 START_TEST(port_in_use_names_the_owner)
@@ -491,6 +536,7 @@ static Suite *suite(void)
     tcase_add_test(tc, the_listener_is_not_a_coordinator);
     tcase_add_test(tc, the_listener_sends_garbage);
     tcase_add_test(tc, the_coordinator_has_another_version);
+    tcase_add_loop_test(tc, refused_connections_of_many_addresses, 0, 5);
     tc = net_case(s, "port", 30);
     tcase_add_test(tc, port_in_use_names_the_owner);
     tcase_add_test(tc, port_in_use_by_another_job);

@@ -189,6 +189,86 @@ START_TEST(a_large_job)
 }
 END_TEST
 
+/* So many workers, with as many threads and frames as a sample can have. */
+static void add_deep(struct samples *all, int workers)
+{
+    char text[SAMPLE_TEXT_MAX];
+    for (int rank = 0; rank < workers; rank++) {
+        struct sample *s = samples_add(all);
+        s->rank = rank;
+        for (int i = 0; i < SAMPLE_THREADS_MAX; i++) {
+            struct sample_thread *t = sample_add_thread(s, i);
+            memset(text, 'f', sizeof(text));
+            text[sizeof(text) - 1] = '\0';
+            for (int k = 0; k < SAMPLE_FRAMES_MAX; k++)
+                sample_add_frame(t, text);
+        }
+    }
+}
+
+/* A message that has a stack once, and many threads in it, does not become gigabytes. */
+START_TEST(threads_without_room_are_counted)
+{
+    enum { TIMES = 75 };
+    struct samples one = {0}, all = {0};
+    struct buf b = BUF_INIT;
+    size_t bytes = 0, threads = 0;
+    add_deep(&one, 1);
+    samples_encode(&b, &one);
+    ck_assert_uint_lt(b.len, 100000);
+    for (int i = 0; i < TIMES; i++) {
+        struct rd r = rd_init(b.data, b.len);
+        ck_assert(samples_decode(&r, &all) && rd_done(&r));
+    }
+    for (size_t i = 0; i < all.n; i++) {
+        ck_assert_int_eq(all.s[i].nthreads + all.s[i].more_threads, SAMPLE_THREADS_MAX);
+        threads += (size_t)all.s[i].nthreads;
+        for (int k = 0; k < all.s[i].nthreads; k++)
+            bytes += (size_t)all.s[i].threads[k].nframes * SAMPLE_TEXT_MAX;
+    }
+    ck_assert_uint_gt(threads, 0);
+    ck_assert_uint_le(bytes, SAMPLES_BYTES_MAX + SAMPLE_FRAMES_MAX * SAMPLE_TEXT_MAX);
+    ck_assert_str_eq(all.s[0].note, "");
+    ck_assert_ptr_nonnull(strstr(all.s[TIMES - 1].note, "threads are left out"));
+    buf_fini(&b);
+    samples_fini(&one);
+    samples_fini(&all);
+}
+END_TEST
+
+/* What a node has to say is too long for an answer: it says less. */
+START_TEST(a_long_answer_is_cut)
+{
+    enum { MOST = 20000 };
+    struct samples all = {0}, back = {0};
+    struct buf b = BUF_INIT;
+    buf_u32(&b, 1);
+    add_deep(&all, 2);
+    for (int i = 0; i < 2; i++) /* all are in the same stack but for one frame */
+        for (int k = 0; k < SAMPLE_THREADS_MAX; k++)
+            snprintf(all.s[i].threads[k].frames[0], SAMPLE_TEXT_MAX, "%d %d", i, k);
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < SAMPLE_THREADS_MAX; k++) {
+            struct sample_thread *t = &all.s[i].threads[k];
+            while (t->nframes > 4)
+                free(t->frames[--t->nframes]);
+        }
+    samples_encode_within(&b, &all, MOST);
+    ck_assert_uint_le(b.len, MOST);
+    struct rd r = rd_init(b.data, b.len);
+    ck_assert_uint_eq(rd_u32(&r), 1);
+    ck_assert(samples_decode(&r, &back) && rd_done(&r));
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_gt(back.s[i].nthreads, 0);
+        ck_assert_int_eq(back.s[i].nthreads + back.s[i].more_threads, SAMPLE_THREADS_MAX);
+        ck_assert_ptr_nonnull(strstr(back.s[i].note, "threads are left out"));
+    }
+    buf_fini(&b);
+    samples_fini(&all);
+    samples_fini(&back);
+}
+END_TEST
+
 /* The numbers of the nodes that are here stay as they are. */
 START_TEST(who_is_here)
 {
@@ -217,6 +297,8 @@ static Suite *suite(void)
     tcase_add_test(t, other_threads_and_notes);
     tcase_add_test(t, messages_are_exact_and_checked);
     tcase_add_test(t, a_large_job);
+    tcase_add_test(t, threads_without_room_are_counted);
+    tcase_add_test(t, a_long_answer_is_cut);
     tcase_add_test(t, who_is_here);
     suite_add_tcase(s, t);
     return s;

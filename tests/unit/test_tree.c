@@ -4,7 +4,7 @@
 
 #include "rendezvous/rules/rdzv_msg.h"
 #include "rendezvous/rules/tree.h"
-#include "rendezvous/wire/told.h"
+#include "rendezvous/wire/request_log.h"
 #include "tests/lib/rdzv_nodes.h"
 
 /* ------------------------------------------------------------------------------------ arithmetic
@@ -170,26 +170,26 @@ static struct shared_buf *some_frame(void)
     return shared_buf_new(&b);
 }
 
-/* The newest TOLD_MAX are kept, by their numbers, whatever numbers come. */
+/* The newest REQUEST_LOG_MAX are kept, by their numbers, whatever numbers come. */
 START_TEST(requests_are_numbered)
 {
-    struct told t = {0};
-    for (uint32_t i = 1; i <= 3 * TOLD_MAX; i += 1 + i % 3) {
+    struct request_log t = {0};
+    for (uint32_t i = 1; i <= 3 * REQUEST_LOG_MAX; i += 1 + i % 3) {
         struct shared_buf *s = some_frame();
-        told_add(&t, i, s);
+        request_log_add(&t, i, s);
         ck_assert_uint_eq(t.last, i);
         ck_assert_uint_eq(s->refs, 2);
-        ck_assert_ptr_eq(t.frame[i % TOLD_MAX], s);
-        ck_assert(i % 3 != 2 || !t.frame[(i - 1) % TOLD_MAX] || i < 3);
+        ck_assert_ptr_eq(t.frame[i % REQUEST_LOG_MAX], s);
+        ck_assert(i % 3 != 2 || !t.frame[(i - 1) % REQUEST_LOG_MAX] || i < 3);
         shared_buf_unref(s);
     }
     struct shared_buf *s = some_frame();
-    told_add(&t, UINT32_MAX - 1, s);
+    request_log_add(&t, UINT32_MAX - 1, s);
     ck_assert_uint_eq(t.last, UINT32_MAX - 1);
-    for (uint32_t i = 0; i < TOLD_MAX; i++)
-        ck_assert((t.frame[i] != NULL) == (i == (UINT32_MAX - 1) % TOLD_MAX));
+    for (uint32_t i = 0; i < REQUEST_LOG_MAX; i++)
+        ck_assert((t.frame[i] != NULL) == (i == (UINT32_MAX - 1) % REQUEST_LOG_MAX));
     shared_buf_unref(s);
-    told_clear(&t);
+    request_log_clear(&t);
 }
 END_TEST
 

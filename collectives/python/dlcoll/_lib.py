@@ -6,7 +6,7 @@ import sys
 from ctypes import c_char, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 IN_PROGRESS = 1
-ESTATE, ETIMEDOUT = -2, -5
+ESTATE, ENOSUP, ETIMEDOUT = -2, -4, -5
 PERSISTENT, SYNCHRONOUS = 1, 2
 OP_MAY_FAIL = 2
 THREAD_MULTIPLE = 1

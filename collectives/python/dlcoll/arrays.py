@@ -14,8 +14,8 @@ from typing import Any, List, Optional, Sequence, Union
 
 import numpy as np
 
-from ._lib import (ESTATE, IN_PROGRESS, OP_MAY_FAIL, OPS, PERSISTENT, SYNCHRONOUS, Bytes, Error, Graph, GroupOptions,
-                   Layout, MessageInfo, InitOptions, Options, THREAD_MULTIPLE, check, lib)
+from ._lib import (ENOSUP, ESTATE, IN_PROGRESS, OP_MAY_FAIL, OPS, PERSISTENT, SYNCHRONOUS, Bytes, Error, Graph,
+                   GroupOptions, Layout, MessageInfo, InitOptions, Options, THREAD_MULTIPLE, check, lib)
 
 DTYPES = {"int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7,
           "float64": 8, "bfloat16": 9, "float8_e4m3fn": 10, "float8_e5m2": 11, "int16": 32, "uint16": 33,
@@ -88,7 +88,9 @@ def _as_real(x: np.ndarray, out: np.ndarray, op: Op):
         return x, out, op
     if op == "prod":
         return x, out, _complex_product(x.dtype)
-    if op not in ("sum", "avg") or out.dtype != x.dtype:
+    if op in OPS and op not in ("sum", "avg"):
+        raise Error(ENOSUP, -1, f"{op} is not defined for {x.dtype}: complex numbers have sum, avg and prod")
+    if op not in OPS or out.dtype != x.dtype:
         return x, out, op
     real = np.float32 if x.dtype == np.complex64 else np.float64
     return x[..., None].view(real), out[..., None].view(real), op

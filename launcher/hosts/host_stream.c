@@ -1,4 +1,4 @@
-#include "launcher/hosts/sealed.h"
+#include "launcher/hosts/host_stream.h"
 
 #include <errno.h>
 #include <string.h>
@@ -6,9 +6,9 @@
 
 #include "core/mem.h"
 
-#define PART 65536 /* bytes that are read, or sealed, at once */
+#define PART 65536 /* bytes that are read, or encrypted, at once */
 
-void sealed_fini(struct sealed *s)
+void host_stream_fini(struct host_stream *s)
 {
     tls_free(s->tls);
     s->tls = NULL;
@@ -24,7 +24,7 @@ static ssize_t read_plain(int fd, struct buf *to)
     return n;
 }
 
-ssize_t sealed_read(struct sealed *s, int fd, struct buf *to)
+ssize_t host_stream_read(struct host_stream *s, int fd, struct buf *to)
 {
     uint8_t bytes[PART];
     if (!s->tls)
@@ -37,13 +37,13 @@ ssize_t sealed_read(struct sealed *s, int fd, struct buf *to)
     return -1;
 }
 
-size_t sealed_pending(const struct sealed *s)
+size_t host_stream_pending(const struct host_stream *s)
 {
     return s->wire.len;
 }
 
 /* Writes what is pending. False with errno: some is left. */
-static bool flush(struct sealed *s, int fd)
+static bool flush(struct host_stream *s, int fd)
 {
     while (s->wire.len) {
         ssize_t n = write(fd, s->wire.data, s->wire.len);
@@ -54,7 +54,7 @@ static bool flush(struct sealed *s, int fd)
     return true;
 }
 
-ssize_t sealed_write(struct sealed *s, int fd, const void *p, size_t n)
+ssize_t host_stream_write(struct host_stream *s, int fd, const void *p, size_t n)
 {
     if (!s->tls)
         return write(fd, p, n);
@@ -71,7 +71,7 @@ ssize_t sealed_write(struct sealed *s, int fd, const void *p, size_t n)
     return (ssize_t)n;
 }
 
-int sealed_key(struct tls_key *out, const char *token, struct err *e)
+int host_stream_key(struct tls_key *out, const char *token, struct err *e)
 {
     int rc = tls_load(e);
     return rc < 0 ? rc : tls_key_derive(out, token, strlen(token), "dlaunch 1 daemon", e);

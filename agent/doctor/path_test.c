@@ -1,4 +1,4 @@
-#include "agent/doctor/match.h"
+#include "agent/doctor/path_test.h"
 
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -19,7 +19,7 @@ enum {
 };
 #define PING_NS 20000000u /* at most for all pings but the first one */
 #define BULK_NS 8000000u  /* a transfer that takes so long is long enough */
-#define PATIENT 8         /* so many of these if the caller is patient; the best one counts */
+#define LONGER  8         /* so many of these if the caller measures longer; the best one counts */
 #define MAGIC   UINT32_C(0x44524c44)
 
 /* The caller's orders: a letter and a number of bytes. */
@@ -48,15 +48,15 @@ static int wait_for(int fd, short events, uint64_t deadline)
     }
 }
 
-/* Moves n bytes; with a NULL buffer, bytes of no meaning. */
+/* Moves n bytes; with a NULL buffer, sends zeros, or drops what comes. */
 static int move(int fd, void *data, size_t n, bool out, uint64_t deadline)
 {
-    static char nothing[PIECE], rubbish[PIECE];
+    static char zeros[PIECE], ignored[PIECE];
     for (size_t at = 0; at < n;) {
         size_t len = n - at;
         if (!data && len > PIECE)
             len = PIECE;
-        char *p = data ? (char *)data + at : out ? nothing : rubbish;
+        char *p = data ? (char *)data + at : out ? zeros : ignored;
         ssize_t k = out ? send(fd, p, len, MSG_NOSIGNAL) : recv(fd, p, len, 0);
         if (k > 0) {
             at += (size_t)k;
@@ -146,7 +146,7 @@ static int bulk(int fd, bool out, int more, uint64_t deadline, double *bps)
     }
 }
 
-static int fail_at(struct match *m, enum match_stage stage, int r)
+static int fail_at(struct path_test *m, enum path_test_stage stage, int r)
 {
     m->stage = stage;
     m->error = -r;
@@ -154,28 +154,28 @@ static int fail_at(struct match *m, enum match_stage stage, int r)
 }
 
 /* measures: else only that the connection works is of interest. */
-static int call(struct match *m, bool measures, uint64_t deadline)
+static int call(struct path_test *m, bool measures, uint64_t deadline)
 {
     struct hello hello = {.magic = MAGIC, .nonce = m->nonce};
-    uint64_t soon = mono_ns() + MATCH_CALL_MS * UINT64_C(1000000);
+    uint64_t soon = mono_ns() + PATH_TEST_CALL_MS * UINT64_C(1000000);
     double rtt_us = 0;
     char back;
     int r = dial(&m->peer, soon < deadline ? soon : deadline);
     if (r < 0)
-        return fail_at(m, MATCH_CONNECT, r);
+        return fail_at(m, PATH_TEST_CONNECT, r);
     _cleanup_fd_ int fd = r;
     if ((r = move(fd, &hello, sizeof(hello), true, deadline)) < 0 ||
         (r = move(fd, &back, 1, false, deadline)) < 0)
-        return fail_at(m, MATCH_HELLO, r);
+        return fail_at(m, PATH_TEST_HELLO, r);
     if (measures && (r = ping(fd, deadline, &rtt_us)) < 0)
-        return fail_at(m, MATCH_PING, r);
+        return fail_at(m, PATH_TEST_PING, r);
     m->rtt_us = rtt_us;
-    int times = m->patient ? PATIENT : 1;
+    int times = m->longer ? LONGER : 1;
     if (measures && ((r = bulk(fd, true, times, deadline, &m->out_bps)) < 0 ||
                      (r = bulk(fd, false, times, deadline, &m->in_bps)) < 0))
-        return fail_at(m, MATCH_BULK, r);
+        return fail_at(m, PATH_TEST_BULK, r);
     order(fd, ORDER_END, 0, deadline);
-    m->stage = MATCH_OVER;
+    m->stage = PATH_TEST_OVER;
     m->error = 0;
     return 0;
 }
@@ -184,7 +184,7 @@ static int call(struct match *m, bool measures, uint64_t deadline)
  */
 
 /* Carries out orders until the caller ends. */
-static int obey(int fd, uint64_t deadline)
+static int answer(int fd, uint64_t deadline)
 {
     char back = 0;
     int r;
@@ -209,8 +209,8 @@ static int obey(int fd, uint64_t deadline)
     }
 }
 
-/* Waits for the caller of this match. Connections of earlier matches may come first. */
-static int serve(const struct match *m, uint64_t deadline)
+/* Waits for the caller of this test. Connections of earlier tests may come first. */
+static int serve(const struct path_test *m, uint64_t deadline)
 {
     for (;;) {
         struct hello hello;
@@ -219,7 +219,7 @@ static int serve(const struct match *m, uint64_t deadline)
         if (r < 0)
             return r;
         _cleanup_fd_ int fd = accept4(m->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        uint64_t soon = mono_ns() + MATCH_CALL_MS * UINT64_C(1000000);
+        uint64_t soon = mono_ns() + PATH_TEST_CALL_MS * UINT64_C(1000000);
         if (fd < 0 ||
             move(fd, &hello, sizeof(hello), false, soon < deadline ? soon : deadline) < 0 ||
             hello.magic != MAGIC || hello.nonce != m->nonce)
@@ -227,38 +227,38 @@ static int serve(const struct match *m, uint64_t deadline)
         set_nodelay(fd);
         if ((r = move(fd, &back, 1, true, deadline)) < 0)
             return r;
-        return obey(fd, deadline);
+        return answer(fd, deadline);
     }
 }
 
 /* The server dials back whether it was called or not. */
-void match_run(struct match *m)
+void path_test_run(struct path_test *m)
 {
-    uint64_t ms = 1000000, now = mono_ns(), deadline = now + MATCH_MS * ms;
-    uint64_t late = now + (MATCH_MS - MATCH_CALL_MS) * ms;
+    uint64_t ms = 1000000, now = mono_ns(), deadline = now + PATH_TEST_MS * ms;
+    uint64_t late = now + (PATH_TEST_MS - PATH_TEST_CALL_MS) * ms;
     if (m->caller) {
         call(m, true, deadline);
         serve(m, deadline);
     } else {
         if (wait_for(m->listen_fd, POLLIN, late) == 0)
             serve(m, deadline);
-        call(m, false, mono_ns() + MATCH_CALL_MS * ms);
+        call(m, false, mono_ns() + PATH_TEST_CALL_MS * ms);
     }
 }
 
 /* ---------------------------------------------------------------------------------- the tournament
  */
 
-int match_rounds(int n)
+int path_test_rounds(int n)
 {
     return n < 2 ? 0 : n % 2 ? n : n - 1;
 }
 
-/* The circle method: one place stays, the others move on. */
-int match_partner(int n, int round, int me)
+/* A tournament's schedule by the circle method: one place stays, the m others move on by one each
+ * round. Where n is odd, the place that stays is empty. */
+int path_test_partner(int n, int round, int me)
 {
-    int m =
-        n % 2 ? n : n - 1; /* that move; of an odd number of nodes the place that stays is empty */
+    int m = n % 2 ? n : n - 1;
     if (n < 2)
         return -1;
     int other = me == m ? -1 : (2 * m + 2 * round - me) % m;

@@ -1,4 +1,4 @@
-#include "launcher/options/words.h"
+#include "launcher/options/shell_split.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -45,7 +45,7 @@ static int check_unquoted(const char *s, struct err *e)
     return 0;
 }
 
-int words_split(struct options *o, const char *text, char ***out, struct err *e)
+int shell_split(struct options *o, const char *text, char ***out, struct err *e)
 {
     size_t len = strlen(text), n = 0;
     /* A word has at least one byte, and at least one blank separates it from the next. */
@@ -68,7 +68,7 @@ int words_split(struct options *o, const char *text, char ***out, struct err *e)
     return 0;
 }
 
-size_t words_quote(const char *word, char *out, size_t cap)
+size_t shell_quote(const char *word, char *out, size_t cap)
 {
     size_t n = 0;
     bool plain = *word && !word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

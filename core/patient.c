@@ -1,0 +1,128 @@
+#include "core/patient.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "core/clock.h"
+#include "core/mem.h"
+#include "core/thread.h"
+
+/* The owner and the thread of a call share it; the last of them frees it. */
+struct patient {
+    pthread_mutex_t lock; /* protects what follows, and `given_up` of the call */
+    pthread_cond_t returned;
+    int users;
+    bool busy; /* a call has not returned */
+};
+
+struct call {
+    struct patient *p;
+    void (*work)(void *arg);
+    void *arg;
+    void (*drop)(void *arg);
+    bool given_up; /* the thread frees this, and disposes of arg */
+};
+
+/* Called with the lock, which it releases. */
+static void release(struct patient *p)
+{
+    bool last = --p->users == 0;
+    pthread_mutex_unlock(&p->lock);
+    if (!last)
+        return;
+    pthread_cond_destroy(&p->returned);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}
+
+static void *make_call(void *arg)
+{
+    struct call *c = arg;
+    struct patient *p = c->p;
+    c->work(c->arg);
+    pthread_mutex_lock(&p->lock);
+    p->busy = false;
+    if (c->given_up) {
+        c->drop(c->arg);
+        free(c);
+    } else {
+        pthread_cond_signal(&p->returned);
+    }
+    release(p);
+    return NULL;
+}
+
+struct patient *patient_new(void)
+{
+    struct patient *p = xcalloc(1, sizeof(*p));
+    pthread_condattr_t monotonic;
+    p->users = 1;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&p->returned, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    return p;
+}
+
+/* Called with the lock. True: the call has returned. */
+static bool await(struct patient *p, int ms)
+{
+    uint64_t until = mono_ns() + (uint64_t)ms * 1000000u;
+    const struct timespec ts = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+    while (p->busy && mono_ns() < until)
+        pthread_cond_timedwait(&p->returned, &p->lock, &ts);
+    return !p->busy;
+}
+
+/* Whether a thread makes the call; else it is dropped, or was made here (*done). */
+static bool begin(struct patient *p, struct call *c, bool *done)
+{
+    pthread_mutex_lock(&p->lock);
+    bool busy = p->busy;
+    p->busy = true;
+    p->users += !busy;
+    pthread_mutex_unlock(&p->lock);
+    *done = false;
+    if (busy) {
+        c->drop(c->arg);
+        free(c);
+        return false;
+    }
+    if (thread_start(NULL, 0, make_call, c) == 0)
+        return true;
+    make_call(c);
+    *done = true;
+    free(c);
+    return false;
+}
+
+bool patient_call(struct patient *p, void (*work)(void *arg), void *arg, void (*drop)(void *arg),
+                  int ms)
+{
+    bool done;
+    struct call *c = xmalloc(sizeof(*c));
+    struct patient *own = p ? NULL : patient_new();
+    p = p ? p : own;
+    *c = (struct call){.p = p, .work = work, .arg = arg, .drop = drop};
+    if (begin(p, c, &done)) {
+        pthread_mutex_lock(&p->lock);
+        done = await(p, ms);
+        c->given_up = !done;
+        pthread_mutex_unlock(&p->lock);
+        if (done)
+            free(c);
+    }
+    patient_free(own);
+    return done;
+}
+
+void patient_free(struct patient *p)
+{
+    if (!p)
+        return;
+    pthread_mutex_lock(&p->lock);
+    release(p);
+}

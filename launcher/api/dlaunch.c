@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -30,7 +31,8 @@
 extern char **environ;
 
 struct dlaunch_job {
-    int fd;
+    int fd;      /* -1 in a forked child, see g_jobs */
+    int peer;    /* the other end, until dlaunch has it; -1 */
     pid_t pid;   /* -1: it has been waited for */
     pid_t owner; /* the process that has started it: a forked child has a copy only */
     struct buf in;
@@ -44,7 +46,60 @@ struct dlaunch_job {
     char *why;  /* of the job's end: an error of dlaunch, or what the event "finish" says */
     char *report, *json; /* NULL: none */
     dlaunch_event event;
+    struct dlaunch_job *next; /* of g_jobs */
 };
+
+/* dlaunch waits for the end of the socket, by which it learns that the program is gone. A child
+ * that is forked and does not exec would keep the socket open, close-on-exec or not: it closes its
+ * copies at once. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_once_t once;
+    struct dlaunch_job *first;
+} g_jobs = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&g_jobs.lock);
+}
+
+static void after_fork_in_parent(void)
+{
+    pthread_mutex_unlock(&g_jobs.lock);
+}
+
+static void after_fork_in_child(void)
+{
+    for (struct dlaunch_job *j = g_jobs.first; j; j = j->next)
+        close_fd(&j->fd), close_fd(&j->peer);
+    pthread_mutex_unlock(&g_jobs.lock);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+static void list_job(struct dlaunch_job *j)
+{
+    pthread_once(&g_jobs.once, watch_forks);
+    pthread_mutex_lock(&g_jobs.lock);
+    j->next = g_jobs.first;
+    g_jobs.first = j;
+    pthread_mutex_unlock(&g_jobs.lock);
+}
+
+static void unlist_job(struct dlaunch_job *j)
+{
+    pthread_mutex_lock(&g_jobs.lock);
+    for (struct dlaunch_job **at = &g_jobs.first; *at; at = &(*at)->next) {
+        if (*at == j) {
+            *at = j->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&g_jobs.lock);
+}
 
 __attribute__((format(printf, 4, 5))) static int refuse(char *why, size_t cap, int code,
                                                         const char *fmt, ...)
@@ -222,10 +277,31 @@ int dlaunch_version(void)
     return DLAUNCH_VERSION_NUMBER(major, minor, patch);
 }
 
+/* Another thread may fork meanwhile: its child is to know of both ends. */
+static int open_socket(struct dlaunch_job *j)
+{
+    int ends[2];
+    pthread_mutex_lock(&g_jobs.lock);
+    int rc = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0 ? -errno : 0;
+    if (rc == 0) {
+        j->fd = ends[0];
+        j->peer = ends[1];
+    }
+    pthread_mutex_unlock(&g_jobs.lock);
+    return rc;
+}
+
+static void close_peer(struct dlaunch_job *j)
+{
+    pthread_mutex_lock(&g_jobs.lock);
+    close_fd(&j->peer);
+    pthread_mutex_unlock(&g_jobs.lock);
+}
+
 int dlaunch_job_start(const dlaunch_opts *given, dlaunch_job **job, char *why, size_t cap)
 {
     dlaunch_opts taken, *o = &taken;
-    int ends[2], rc = take_opts(given, o, why, cap);
+    int rc = take_opts(given, o, why, cap);
     struct buf plan = BUF_INIT;
     *job = NULL;
     rc = rc < 0 ? rc : check_opts(o, why, cap);
@@ -233,14 +309,18 @@ int dlaunch_job_start(const dlaunch_opts *given, dlaunch_job **job, char *why, s
         return rc;
     const char *program = o->dlaunch ? o->dlaunch : getenv("DLAUNCH");
     program = program && *program ? program : "dlaunch";
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
-        return refuse(why, cap, -errno, "socketpair: %s", strerror(errno));
     struct dlaunch_job *j = xcalloc(1, sizeof(*j));
-    j->fd = ends[0];
+    j->fd = j->peer = -1;
     j->owner = getpid();
+    list_job(j);
+    if ((rc = open_socket(j)) < 0) {
+        refuse(why, cap, rc, "socketpair: %s", strerror(-rc));
+        dlaunch_job_free(j);
+        return rc;
+    }
     fd_set_nonblock(j->fd, true);
-    rc = start_dlaunch(j, program, ends[1]);
-    close(ends[1]);
+    rc = start_dlaunch(j, program, j->peer);
+    close_peer(j);
     if (rc < 0) {
         refuse(why, cap, rc, "cannot run %s: %s", program, strerror(-rc));
         dlaunch_job_free(j);
@@ -512,6 +592,9 @@ void dlaunch_job_free(dlaunch_job *j)
 {
     if (!j)
         return;
+    unlist_job(j);
+    if (j->owner == getpid() && j->fd >= 0)
+        shutdown(j->fd, SHUT_RDWR); /* whoever else has a copy */
     close_fd(&j->fd);
     if (j->pid > 0 && j->owner == getpid())
         reap(j);

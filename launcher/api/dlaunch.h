@@ -111,7 +111,8 @@ DLAUNCH_API const dlaunch_event *dlaunch_job_wait(dlaunch_job *job, int timeout_
 
 /* Sends a signal to dlaunch, which passes it on to the workers: SIGTERM and SIGINT stop the job,
  * a second one at once. Returns 0, -EINVAL: not a signal for that, -ESRCH: the job has ended,
- * -EPERM: this is a forked child of the process that has started the job. */
+ * -EPERM: this is a forked child of the process that has started the job, in which the job has no
+ * descriptor (dlaunch_job_fd() is -1), so that a child that lives on holds nothing open. */
 DLAUNCH_API int dlaunch_job_signal(dlaunch_job *job, int signo);
 
 /* Ends the job if it has not ended, and waits until its processes are gone. In a forked child of

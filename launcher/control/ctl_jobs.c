@@ -334,6 +334,19 @@ static bool begins(const char *word, const char *run_id)
            strncmp(word, run_id, strlen(word)) == 0;
 }
 
+bool job_has_left_its_end(const struct job *j, double since_s)
+{
+    struct jobs left = {0};
+    bool found = false;
+    int dir = j->dirfd < 0 ? -1 : openat(j->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    left.dir[0] = dir < 0 ? NULL : fdopendir(dir);
+    jobs_find_ended(&left);
+    for (size_t i = 0; i < left.nended && !found; i++)
+        found = left.ended[i].number == j->number && end_of(&left.ended[i]) >= since_s;
+    jobs_fini(&left);
+    return found;
+}
+
 /* The newest job that has ended and is called so. */
 static struct job *pick_ended(struct jobs *jobs, const char *which)
 {

@@ -47,6 +47,10 @@ struct job *jobs_pick(struct jobs *jobs, const char *which, bool ended, bool who
 
 long job_shown_pid(const struct job *j);
 
+/* A launcher that was there at since_s, and does not answer any more: whether its job has ended. A
+ * launcher that was killed leaves no file about that, and neither does one without a folder. */
+bool job_has_left_its_end(const struct job *j, double since_s);
+
 /* A connection to the launcher; a negative errno. */
 int job_connect(struct job *j);
 

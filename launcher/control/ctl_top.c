@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "agent/base/text.h"
+#include "core/clock.h"
 #include "core/escape.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -260,6 +261,7 @@ static json_t *look(struct screen *s, struct job *j, bool quiet)
 int ctl_top(struct job *j, bool json)
 {
     struct screen s = {.redraws = !json && isatty(STDOUT_FILENO)};
+    double begun_s = (double)wall_ns() / 1e9;
     json_t *before = json_object(), *top = look(&s, j, false);
     if (s.redraws && top)
         fputs("\033[2J", stdout);
@@ -280,7 +282,12 @@ int ctl_top(struct job *j, bool json)
         poll(NULL, 0, EVERY_MS);
     }
     json_decref(before);
-    if (!top && s.redraws)
+    if (top || !s.redraws)
+        return !top;
+    if (job_has_left_its_end(j, begun_s)) {
         log_notice("the job has ended");
-    return !top && !s.redraws;
+        return 0;
+    }
+    log_error("process %ld is gone without the end of the job: it was killed", job_shown_pid(j));
+    return 1;
 }

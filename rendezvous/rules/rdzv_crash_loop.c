@@ -64,6 +64,26 @@ static struct rdzv_crash_loop_entry *touch(struct rdzv_crash_loop *b, const stru
     return p;
 }
 
+bool rdzv_crash_loop_is_common(struct rdzv_crash_loop *b, const struct rdzv_node *n,
+                               const struct failure *f, bool elsewhere, uint64_t now)
+{
+    struct rdzv_crash_loop_entry *own = touch(b, n, now);
+    bool common = elsewhere;
+    own->has_failed = true;
+    own->how = failure_likeness(f);
+    for (int i = 0; i < b->nnodes; i++) {
+        struct rdzv_crash_loop_entry *p = &b->nodes[i];
+        if (p == own || !p->has_failed || now - p->last_ns > RDZV_CRASH_LOOP_NS ||
+            !failure_likeness_equal(&p->how, &own->how))
+            continue;
+        p->count = 0;
+        common = true;
+    }
+    if (common)
+        own->count = 0;
+    return common;
+}
+
 void rdzv_crash_loop_evict(struct rdzv_crash_loop *b, const struct rdzv_node *n, uint64_t now)
 {
     struct rdzv_crash_loop_entry *p = touch(b, n, now);

@@ -21,6 +21,8 @@ struct rdzv_crash_loop_entry {
     char addr[ADDR_STRLEN];
     int count;
     uint64_t last_ns, until_ns; /* left out until; 0 */
+    bool has_failed;            /* a worker of it has, and this way: */
+    struct failure_likeness how;
 };
 
 /* How starts have ended so far, one after the other: those of the job, or those of one worker that
@@ -52,6 +54,11 @@ int rdzv_starts_would(const struct rdzv_starts *b, const struct failure *first, 
 /* The pause before the next start, ns: 0, and from the third start on 1, 2, 4, ... 60 s. */
 uint64_t rdzv_crash_loop_pause(int alike);
 
+/* Notes how a worker of this node has failed. True: another node has failed alike, in the same
+ * round (`elsewhere`) or within RDZV_CRASH_LOOP_NS, so that it is not the node that is at fault;
+ * the counts of both begin anew. */
+bool rdzv_crash_loop_is_common(struct rdzv_crash_loop *b, const struct rdzv_node *n,
+                               const struct failure *f, bool elsewhere, uint64_t now);
 /* A round has ended because of this node. True: the node is left out from now on. */
 bool rdzv_crash_loop_node(struct rdzv_crash_loop *b, const struct rdzv_node *n, uint64_t now);
 /* The node is left out from now on. */

@@ -759,6 +759,20 @@ static bool is_crash_loop(struct rdzv_state *s, const struct failure *f, uint64_
     return rdzv_starts_would(starts, f, lived, s->rules.progress_ns) >= RDZV_ALIKE_MAX;
 }
 
+/* Whether the failure is no sign of a bad node: in this round, or lately, another one has failed
+ * alike. */
+static bool is_common(struct rdzv_state *s, const struct failure *first, uint64_t now)
+{
+    const struct rdzv_node *n = s->members[first->node];
+    const struct failure_likeness how = failure_likeness(first);
+    bool elsewhere = false;
+    for (size_t i = 0; i < s->log.n && !elsewhere; i++) {
+        struct failure_likeness other = failure_likeness(&s->log.f[i]);
+        elsewhere = s->log.f[i].node != first->node && failure_likeness_equal(&how, &other);
+    }
+    return n && rdzv_crash_loop_is_common(&s->crash_loop, n, first, elsewhere, now);
+}
+
 /* A worker has failed: the job ends, or a restart is charged, and may be delayed. */
 static void after_failure(struct rdzv_state *s, const struct failure *first, uint64_t now)
 {
@@ -785,7 +799,7 @@ static void after_failure(struct rdzv_state *s, const struct failure *first, uin
         finish(s, failure_exit_status(first), STOP_FAILURE, text, now);
         return;
     }
-    if (first->node >= 0 && first->node < s->nmembers)
+    if (first->node >= 0 && first->node < s->nmembers && !is_common(s, first, now))
         crash_loop(s, s->members[first->node],
                    cause_action_of(&s->rules.actions, cause_of_failure(first)), now);
     s->restarts++;

@@ -446,6 +446,50 @@ START_TEST(a_forked_child_ends)
 }
 END_TEST
 
+static bool nobody_has(void *marker)
+{
+    return count_processes_with_env(marker) == 0;
+}
+
+/* A forked child that lives on keeps nothing of the job: dlaunch learns that the program is gone,
+ * which frees the job, or is killed, and ends the workers in order. */
+START_TEST(a_forked_child_lives_on)
+{
+    char *term = tmppath("term"), *up = tmppath("up"); /* this process's */
+    char *marker = test_text("JOB_MARK=%d.%d", (int)getpid(), _i);
+    dlaunch_opts o =
+        of(WORDS(build_path("tests/worker"), "trap", "TERM", term, "append", up, "pause"), 1);
+    o.env = WORDS(marker);
+    int hold[2];
+    ck_assert_int_eq(pipe(hold), 0);
+    pid_t owner = fork();
+    if (owner == 0) {
+        dlaunch_job *j = started(&o);
+        pid_t child = fork();
+        if (child == 0) {
+            close(hold[1]);
+            char byte;
+            _exit(read(hold[0], &byte, 1) < 0 || dlaunch_job_fd(j) != -1); /* until the test ends */
+        }
+        wait_lines(up, 1, 20);
+        if (_i == 0) {
+            dlaunch_job_free(j);
+            _exit(0);
+        }
+        raise(SIGKILL);
+    }
+    int status;
+    uint64_t start = mono_ns();
+    close(hold[0]);
+    ck_assert_int_eq(waitpid(owner, &status, 0), owner);
+    ck_assert_int_eq(status, _i == 0 ? 0 : SIGKILL);
+    wait_until(nobody_has, marker, 20, "the end of the job");
+    ck_assert(_i > 0 || (double)(mono_ns() - start) / 1e9 < test_seconds(4)); /* 5 s: killed */
+    ck_assert_int_eq(access(term, F_OK), 0);
+    close(hold[1]);
+}
+END_TEST
+
 /* The same from Python, whose children end by the interpreter; and run(), whatever standard output
  * takes. Lines come as bytes, of which a frame may end within a character. */
 static const char g_python[] =
@@ -519,6 +563,7 @@ static Suite *suite(void)
     tcase_add_test(tc, dlaunch_is_killed);
     tcase_add_test(tc, older_options);
     tcase_add_test(tc, a_forked_child_ends);
+    tcase_add_loop_test(tc, a_forked_child_lives_on, 0, 2);
     tcase_add_test(tc, python);
     return s;
 }

@@ -308,10 +308,14 @@ START_TEST(top_at_a_terminal)
     }
     fcntl(t.fd, F_SETFL, O_NONBLOCK);
     wait_until(has_drawn_twice, &t, 20, "the screen is drawn again");
-    proc_kill(&p, SIGTERM);
-    expect_status(&p, 128 + SIGTERM, 20);
-    ck_assert_int_eq(end_of(&t), 0);
-    expect_text(t.text, "the job has ended");
+    if (_i == 0)
+        proc_kill(&p, SIGTERM);
+    else
+        kill(agent_of(&p), SIGKILL);
+    expect_status(&p, _i == 0 ? 128 + SIGTERM : 128 + SIGKILL, 20);
+    ck_assert_int_eq(end_of(&t), _i);
+    expect_text(t.text, _i == 0 ? "the job has ended" : "is gone without the end of the job");
+    *strstr(t.text, "dlaunchctl: ") = '\0';
     for (char *line = t.text, *nl; (nl = strchr(line, '\n')); line = nl + 1)
         ck_assert_msg(nl - line <= 60 + 16, "too wide: %.*s", (int)(nl - line), line);
     proc_fini(&p);
@@ -428,7 +432,7 @@ static Suite *suite(void)
     tcase_add_test(tc, ctrl_z_in_a_namespace);
     tcase_add_loop_test(tc, escape_sequences_of_workers, 0, 2);
     tcase_add_test(tc, lines_of_all_workers_are_folded);
-    tcase_add_test(tc, top_at_a_terminal);
+    tcase_add_loop_test(tc, top_at_a_terminal, 0, 2);
     tc = test_case(s, "from elsewhere", 60);
     tcase_add_loop_test(tc, stop_signals, 0, ARRAY_LEN(stops));
     tcase_add_test(tc, stop_of_one_node);

@@ -370,6 +370,29 @@ START_TEST(a_node_that_is_blamed_again_and_again_is_left_out)
 }
 END_TEST
 
+/* A program that cannot work fails on every node; the one that happens to be first, again and
+ * again, is as good as the others: whether they fail in the same round, or are stopped before. */
+START_TEST(a_failure_that_is_alike_on_other_nodes_costs_none)
+{
+    rules(RDZV_C10D, 2, 3);
+    next_rules.max_restarts = 100;
+    running_by_rules(3);
+    for (int i = 0; i < RDZV_ALIKE_MAX - 1; i++) {
+        worker_fails(2, FAILURE_SIGNAL, 7);
+        if (_i == 0)
+            worker_fails(1, FAILURE_SIGNAL, 7);
+        stopped(3);
+        run_all(3);
+        if (_i == 1 && ++i < RDZV_ALIKE_MAX - 1) {
+            worker_fails(i % 4 == 1 ? 1 : 0, FAILURE_SIGNAL, 7);
+            stopped(3);
+            run_all(3);
+        }
+    }
+    ck_assert_int_eq(info().nnodes, 3);
+}
+END_TEST
+
 START_TEST(nobody_is_left_out_when_too_few_remain)
 {
     rules(RDZV_C10D, 3, 3);
@@ -431,6 +454,7 @@ static Suite *suite(void)
     tcase_add_test(tc, progress_or_another_failure_begins_anew);
     tcase_add_test(tc, pauses);
     tcase_add_test(tc, a_node_that_is_blamed_again_and_again_is_left_out);
+    tcase_add_loop_test(tc, a_failure_that_is_alike_on_other_nodes_costs_none, 0, 2);
     tcase_add_test(tc, nobody_is_left_out_when_too_few_remain);
     tcase_add_test(tc, many_are_remembered_and_the_oldest_forgotten);
     return s;

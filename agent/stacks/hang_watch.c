@@ -100,12 +100,18 @@ void hang_rank_look(struct hang_rank *r, const struct hang_signs *s, uint64_t no
         r->last.kind = data ? DATA : 0;
 }
 
+uint64_t hang_unlearnt_limit(uint64_t after_ns)
+{
+    uint64_t limit = HANG_UNLEARNT * after_ns;
+    return limit > UNLEARNT_MIN ? limit : UNLEARNT_MIN;
+}
+
 uint64_t hang_rank_limit(const struct hang_rank *r, uint64_t after_ns)
 {
     const struct hang_gap *g = find_gap(r, r->last.kind);
-    uint64_t limit = g ? gap_limit(g) : 0, unlearnt = HANG_UNLEARNT * after_ns;
+    uint64_t limit = g ? gap_limit(g) : 0;
     if (r->ngaps < HANG_LEARNT)
-        return unlearnt > UNLEARNT_MIN ? unlearnt : UNLEARNT_MIN;
+        return hang_unlearnt_limit(after_ns);
     for (int i = 0; i < HANG_KINDS && !g; i++) { /* what it does now is new */
         uint64_t other = gap_limit(&r->gaps[i]);
         limit = other > limit ? other : limit;

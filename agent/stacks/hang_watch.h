@@ -58,8 +58,10 @@ void hang_rank_reset(struct hang_rank *r);
 /* Takes note of the signs at `now`. */
 void hang_rank_look(struct hang_rank *r, const struct hang_signs *s, uint64_t now);
 
-/* How long its silence may last: the longest of `after`, three times the usual gap and twice the
- * longest one of late. */
+/* How long its silence may last: hang_unlearnt_limit() at first, then the longest of `after`, three
+ * times the usual gap and twice the longest one of late. */
+/* The same while too little is known of it (HANG_LEARNT). */
+uint64_t hang_unlearnt_limit(uint64_t after_ns);
 uint64_t hang_rank_limit(const struct hang_rank *r, uint64_t after_ns);
 uint64_t hang_rank_silence(const struct hang_rank *r, uint64_t now);
 

@@ -7,6 +7,7 @@
 
 #include "agent/report/report_words.h"
 #include "agent/stacks/hang.h"
+#include "agent/stacks/hang_watch.h"
 #include "agent/inspect/kernel_side.h"
 #include "agent/stacks/sockets.h"
 #include "agent/stacks/stacks.h"
@@ -27,6 +28,7 @@ struct hangs {
     struct hang *hang; /* NULL: this node does not watch */
     struct sockets *sockets;
     struct verdict_here now;
+    bool told; /* from when on hangs can be judged */
 };
 
 /* ------------------------------------------------------------------------------- signs of life */
@@ -233,10 +235,24 @@ static int hangs_open(void **state, struct node *n, struct err *e)
     return 0;
 }
 
+/* A hang in the first steps is found later than the user has asked for. */
+static void tell_from_when_on(struct hangs *h)
+{
+    double after_s = h->n->job->hang_after;
+    uint64_t first_ns = hang_unlearnt_limit((uint64_t)(after_s * 1e9));
+    if (h->told || h->n->group_rank != 0)
+        return;
+    h->told = true;
+    log_notice("watching for hangs: in the first %d steps of a rank those of %g s and more count, "
+               "then those of %g s that are 3 times as long as usual (--hang_after)",
+               HANG_LEARNT, (double)first_ns / 1e9, after_s);
+}
+
 static void hangs_state_changed(void *state, enum node_state from)
 {
     struct hangs *h = state;
-    (void)from;
+    if (h->hang && from == NODE_STARTING && h->n->state == NODE_RUNNING)
+        tell_from_when_on(h);
     h->now = (struct verdict_here){0};
     if (h->hang)
         hang_reset(h->hang, h->n->state == NODE_RUNNING);

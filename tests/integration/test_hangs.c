@@ -199,6 +199,24 @@ START_TEST(what_follows)
 END_TEST
 
 /* A checkpoint that takes long, and steps that go on: not a hang. */
+/* From when on a hang can be told is said once, at the start. */
+START_TEST(from_when_on)
+{
+    struct proc p;
+    ck_assert_int_eq(dlaunch_run(&p, 20,
+                                 "--nproc_per_node 2 --hang_after 4 --max_restarts 1 %%W "
+                                 "if-attempt 0 if-rank 1 exit 3 if-attempt 1 exit 0 pause"),
+                     0);
+    expect_text(p.err, "in the first 8 steps of a rank those of 80 s and more count, then those of "
+                       "4 s that are 3 times as long as usual (--hang_after)");
+    ck_assert_int_eq(count_text(p.err, "watching for hangs: "), 1);
+    proc_fini(&p);
+    ck_assert_int_eq(dlaunch_run(&p, 20, "--hang_after 1 true"), 0);
+    expect_text(p.err, "those of 60 s and more count");
+    proc_fini(&p);
+}
+END_TEST
+
 START_TEST(no_false_alarm)
 {
     static const char *const kinds[] = {"none", "pause"};
@@ -284,6 +302,7 @@ static Suite *suite(void)
     tcase_add_loop_test(t, every_node_names_the_rank, 0, (int)ARRAY_LEN(planted));
     tcase_add_test(t, a_coordinator_without_workers);
     tcase_add_test(t, ranks_that_use_cpu_time);
+    tcase_add_test(t, from_when_on);
     tcase_add_test(t, what_follows);
     tcase_add_test(t, no_false_alarm);
     tcase_add_test(t, a_job_that_goes_on);

@@ -12,6 +12,7 @@
 #include "agent/doctor/checks.h"
 #include "agent/doctor/facts.h"
 #include "agent/doctor/path_test.h"
+#include "agent/doctor/paths.h"
 #include "agent/process/data_socket.h"
 #include "agent/process/spawn.h"
 #include "agent/report/json_text.h"
@@ -306,7 +307,7 @@ static void take_matches(struct doctor *d)
         json_object_set(pair, "bps", json_object_get(of_a, "bps"));
         d->bad[a] += json_object_get(pair, "error") != NULL;
         d->bad[b] += json_object_get(pair, "error") != NULL;
-        checks_take_pair(d->pairs, pair);
+        paths_take(d->pairs, pair);
         json_decref(pair);
     }
 }
@@ -339,7 +340,7 @@ static bool ask_for_round(struct doctor *d)
 static bool ask_again(struct doctor *d)
 {
     if (d->nagain == 0 && d->times++ < AGAIN_TIMES)
-        d->nagain = checks_suspects(d->pairs, d->table->nnodes, d->again, AGAIN_MOST);
+        d->nagain = paths_suspects(d->pairs, d->table->nnodes, d->again, AGAIN_MOST);
     if (d->nagain == 0)
         return false;
     const int *pair = d->again[--d->nagain];
@@ -362,7 +363,7 @@ static json_t *make_result(struct doctor *d)
                        d->table->nnodes, "world_size", d->table->world_size, "seconds",
                        (double)(mono_ns() - d->started_ns) / 1e9, "problems", list, "pairs",
                        d->pairs, "nodes", d->nodes);
-    if (checks_figures(d->pairs, &f))
+    if (paths_figures(d->pairs, &f))
         json_object_set_new(result, "paths",
                             json_pack("{s:i,s:f,s:f}", "n", f.n, "rtt_us", f.rtt_us, "bps", f.bps));
     char *text = problems_text(&all);

@@ -21,6 +21,7 @@
 
 #include "agent/device/placement.h"
 #include "agent/doctor/facts_gpu.h"
+#include "agent/doctor/program_needs.h"
 #include "agent/report/json_text.h"
 #include "core/clock.h"
 #include "core/fd.h"
@@ -227,11 +228,28 @@ static json_t *folder(const char *path)
     return j;
 }
 
+/* Joins the mount point and the path of a cgroup. A container without a cgroup namespace sees the
+ * host's path, while only its own part of the tree is mounted: so the front of the path is left out
+ * until the rest is there, at last all of it. False: not even the mount point is. */
+static bool cgroup_join(const struct place *p, const char *mount, const char *path, char out[512])
+{
+    for (char full[1024];; path = strchr(path + 1, '/') ? strchr(path + 1, '/') : "") {
+        if (strncmp(path, "/..", 3) == 0) /* outside of our namespace */
+            continue;
+        snprintf(out, 512, "%s%s", mount, strcmp(path, "/") == 0 ? "" : path);
+        snprintf(full, sizeof(full), "%s%s", p->root, out);
+        if (access(full, F_OK) == 0)
+            return true;
+        if (!*path)
+            return false;
+    }
+}
+
 /* The folder of this cgroup controller that this process is in, relative to the root; false: none
  * is to be seen. */
 static bool cgroup_folder(const struct place *p, const char *controller, char out[512])
 {
-    char path[1024], line[512];
+    char path[1024], line[512], mount[96] = "", own[512] = "";
     bool found = false;
     snprintf(path, sizeof(path), "%s/proc/self/cgroup", p->root);
     FILE *f = fopen(path, "re");
@@ -241,17 +259,16 @@ static bool cgroup_folder(const struct place *p, const char *controller, char ou
             continue;
         *where++ = '\0';
         where[strcspn(where, "\n")] = '\0';
-        if (strcmp(names + 1, controller) == 0) {
-            snprintf(out, 512, "/sys/fs/cgroup/%s%s", controller, where);
-            found = true;
-        } else if (!*(names + 1)) {
-            snprintf(out, 512, "/sys/fs/cgroup%s", where);
+        found = strcmp(names + 1, controller) == 0;
+        if (found || !*(names + 1)) {
+            snprintf(mount, sizeof(mount), "/sys/fs/cgroup%s%s", found ? "/" : "",
+                     found ? controller : "");
+            snprintf(own, sizeof(own), "%s", where);
         }
     }
     if (f)
         fclose(f);
-    snprintf(path, sizeof(path), "%s%s", p->root, out);
-    return *out && access(path, F_OK) == 0;
+    return *mount && cgroup_join(p, mount, own, out);
 }
 
 /* The least room between a limit and what is used, of this cgroup and those around it. `soft`: a
@@ -442,11 +459,15 @@ static json_t *variables(char *const env[])
     return j;
 }
 
-static json_t *program(const char *path)
+/* runs: the kernel is to execute the file; else an interpreter reads it. */
+static json_t *program(const char *path, bool runs, char *const env[])
 {
     json_t *j = json_object();
     struct stat st;
+    char lacks[512];
     set_text(j, "path", path);
+    if (runs && program_lacks(path, env, run_command, lacks, sizeof(lacks)))
+        set_text(j, "lacks", lacks);
     _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
         return j;
@@ -630,7 +651,8 @@ json_t *facts_collect(const json_t *question)
     if (versions)
         json_object_set_new(facts, "versions", versions);
     if (*(path = text_of(question, "program")))
-        json_object_set_new(facts, "program", program(path));
+        json_object_set_new(facts, "program",
+                            program(path, !json_object_get(question, "python"), env));
     if (*(path = text_of(question, "node_check")))
         json_object_set_new(
             facts, "node_check",

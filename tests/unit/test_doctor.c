@@ -12,8 +12,10 @@
 #include <unistd.h>
 
 #include "agent/doctor/checks.h"
+#include "agent/doctor/fact.h"
 #include "agent/doctor/facts.h"
 #include "agent/doctor/path_test.h"
+#include "agent/doctor/paths.h"
 #include "core/fd.h"
 #include "core/mem.h"
 
@@ -183,6 +185,8 @@ static const struct fault {
     {"versions.Python", "'3.11.2'", "versions", "Python is 3.11.2"},
     {"program.content", "'def'", "program", "the program's file is not that of most nodes"},
     {"program_error", "'/train.py: No such file'", "program", "cannot be started: /train.py"},
+    {"program.lacks", "'libx.so.1 (shared libraries of /train)'", "program",
+     "cannot be started: libx.so.1"},
     {"python_error", "{'path': '/bin/python', 'error': 'it does not answer'}", "python",
      "/bin/python does not run: it does not answer"},
     {"clock_s", "3.5", "clock", "its clock is 3.5 s ahead of those of most nodes"},
@@ -407,20 +411,20 @@ START_TEST(suspects_are_measured_again)
 {
     json_t *pairs = make_pairs(NODES);
     int out[4][2];
-    ck_assert_int_eq(checks_suspects(pairs, NODES, out, 4), 0);
+    ck_assert_int_eq(paths_suspects(pairs, NODES, out, 4), 0);
     json_object_set_new(pair_of(pairs, 1, 2), "bps", json_real(5e8));
     json_object_set_new(pair_of(pairs, 3, 4), "bps", json_real(1e8));
-    ck_assert_int_eq(checks_suspects(pairs, NODES, out, 4), 2);
+    ck_assert_int_eq(paths_suspects(pairs, NODES, out, 4), 2);
     ck_assert_int_eq(out[0][0], 3); /* the worst first */
     ck_assert_int_eq(out[1][0], 1);
     for (int i = 0; i < 3; i++) { /* the best measurement counts, and the fourth one is the last */
         json_t *again = json_pack("{s:i,s:i,s:f,s:f}", "a", 3, "b", 4, "rtt_us", 20.0, "bps",
                                   i == 1 ? 2e8 : 1e7);
-        checks_take_pair(pairs, again);
+        paths_take(pairs, again);
         json_decref(again);
     }
     ck_assert(json_number_value(json_object_get(pair_of(pairs, 3, 4), "bps")) == 2e8);
-    ck_assert_int_eq(checks_suspects(pairs, NODES, out, 4), 1);
+    ck_assert_int_eq(paths_suspects(pairs, NODES, out, 4), 1);
     json_decref(pairs);
 }
 END_TEST
@@ -434,7 +438,7 @@ START_TEST(a_suspect_meets_a_good_node)
         json_array_append_new(pairs,
                               json_pack("{s:i,s:i,s:f,s:f,s:i}", "a", a, "b", a + 1, "rtt_us", 20.0,
                                         "bps", a == 4 ? 1e8 : 1e10, "measured", 1));
-    ck_assert_int_eq(checks_suspects(pairs, 6, out, 4), 3);
+    ck_assert_int_eq(paths_suspects(pairs, 6, out, 4), 3);
     ck_assert(out[0][0] == 4 && out[0][1] == 5);
     ck_assert(out[1][0] == 4 && out[1][1] == 0);
     ck_assert(out[2][0] == 5 && out[2][1] == 0);
@@ -552,6 +556,41 @@ static double fact(const json_t *facts, const char *a, const char *b, const char
     return json_number_value(json_object_get(json_object_get(json_object_get(facts, a), b), c));
 }
 
+static void check_known(const json_t *j, const char *prefix)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)j, key, value)
+    {
+        char *path = test_text("%s%s%s", prefix, *prefix ? "." : "", key);
+        if (!fact_is_known(path)) {
+            ck_assert_msg(json_is_object(value), "the table lacks %s", path);
+            check_known(value, path);
+        }
+    }
+}
+
+/* What the helper finds out is in the table by which the checks read. */
+START_TEST(every_fact_is_in_the_table)
+{
+    const char *name;
+    json_t *one,
+        *question = json_pack("{s:s,s:i,s:i,s:b,s:b,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:[s]}", "root",
+                              "", "nproc", 1, "nodes", 2, "gpus", 0, "brief", 0, "tmp", tmpdir(),
+                              "host", "n0", "meet", "localhost", "log_dir", tmpdir(), "program",
+                              "/bin/sh", "python", "/bin/false", "node_check", "echo '{}'",
+                              "node_check_ms", 5000, "env", "NCCL_DEBUG=INFO");
+    json_t *facts = facts_collect(question);
+    check_known(facts, "");
+    json_object_foreach(json_object_get(facts, "interfaces"), name, one) check_known(one, "");
+    ck_assert(!fact_is_known("limits.nofiles") && !fact_is_known("limits.mtu"));
+    ck_assert(fact_is_known("variables.NCCL_DEBUG") && !fact_is_known("variables"
+                                                                      "x.NCCL_DEBUG"));
+    json_decref(facts);
+    json_decref(question);
+}
+END_TEST
+
 /* The limits of the cgroup itself and of those around it, of both versions; InfiniBand. */
 START_TEST(facts_of_a_foreign_root)
 {
@@ -586,7 +625,80 @@ START_TEST(facts_of_a_foreign_root)
     ck_assert(fact(facts, "cgroup", "pids", "free") == 10);
     ck_assert(fact(facts, "cgroup", "memory", "free") == 400);
     json_decref(facts);
+    /* A container without a cgroup namespace, and one whose process was moved out of its own. */
+    static const char *const foreign[] = {"0::/system.slice/docker-1a.scope/job\n",
+                                          "0::/system.slice/docker-1a.scope\n",
+                                          "0::/../../other.scope\n", "0::/\n"};
+    put_file("/sys/fs/cgroup/pids.max", "70\n");
+    put_file("/sys/fs/cgroup/pids.current", "60\n");
+    put_file("/sys/fs/cgroup/job/pids.max", "7\n");
+    put_file("/sys/fs/cgroup/job/pids.current", "4\n");
+    for (size_t i = 0; i < ARRAY_LEN(foreign); i++) {
+        put_file("/proc/self/cgroup", foreign[i]);
+        facts = facts_collect(question);
+        ck_assert(fact(facts, "cgroup", "pids", "free") == (i == 0 ? 3 : 10));
+        json_decref(facts);
+    }
     json_decref(question);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------ what programs lack
+ */
+
+static json_t *facts_of_program(const char *path, const char *variable)
+{
+    json_t *question =
+        json_pack("{s:s,s:i,s:i,s:b,s:b,s:s,s:s,s:[s]}", "root", tmpdir(), "nproc", 1, "nodes", 1,
+                  "gpus", 0, "brief", 0, "tmp", tmpdir(), "program", path, "env", variable);
+    json_t *facts = facts_collect(question);
+    json_decref(question);
+    return facts;
+}
+
+static const struct lack {
+    const char *first_line; /* NULL: a program with this library */
+    const char *variable;   /* of the job */
+    const char *words;      /* NULL: nothing is missing */
+} lacks[] = {
+    {"#!/bin/sh", "A=1", NULL},
+    {"#!/usr/bin/env sh", "A=1", NULL},
+    {"#!/usr/bin/env -S A=1 sh -e", "A=1", NULL},
+    {"#!/usr/bin/env --unset=B nosuch", "A=1", NULL}, /* not understood: no word about it */
+    {"#!/usr/bin/env sh\r", "A=1",
+     "ends in a carriage return (DOS line ends), so that env does not find 'sh'"},
+    {"#!/usr/bin/env no-such-python", "A=1", "env does not find 'no-such-python'"},
+    {"#!/usr/bin/env sh", "PATH=/nonexistent", "env does not find 'sh'"},
+    {"#! /usr/bin/env\tsh", "A=1", NULL},
+    {NULL, "A=1", "libnosuch.so.1"},
+    {NULL, "LD_LIBRARY_PATH=%T", NULL},
+};
+
+START_TEST(what_a_program_lacks)
+{
+    const struct lack *l = &lacks[_i];
+    char *path = tmppath("program"), *lib = tmppath("libnosuch.so.1");
+    char *variable = strstr(l->variable, "%T") ? test_text("LD_LIBRARY_PATH=%s", tmpdir())
+                                               : test_text("%s", l->variable);
+    if (l->first_line) {
+        write_file(path, test_text("%s\nexit 0\n", l->first_line));
+        ck_assert_int_eq(chmod(path, 0755), 0);
+    } else {
+        write_file(tmppath("a.c"), "int f(void) { return 0; }\n");
+        write_file(tmppath("b.c"), "int f(void);\nint main(void) { return f(); }\n");
+        char *make =
+            test_text("cc -shared -fPIC -Wl,-soname,libnosuch.so.1 -o %s %s && cc -o %s %s %s", lib,
+                      tmppath("a.c"), path, tmppath("b.c"), lib);
+        ck_assert_int_eq(system(make), 0);
+    }
+    json_t *facts = facts_of_program(path, variable);
+    const char *said =
+        json_string_value(json_object_get(json_object_get(facts, "program"), "lacks"));
+    ck_assert_msg(!said == !l->words, "%s: %s", l->first_line ? l->first_line : "ELF",
+                  said ? said : "nothing is missing");
+    if (l->words)
+        ck_assert_msg(strstr(said, l->words), "%s", said);
+    json_decref(facts);
 }
 END_TEST
 
@@ -609,7 +721,9 @@ static Suite *suite(void)
     tcase_add_test(tc, a_match_measures_the_path);
     tcase_add_test(tc, a_port_that_nobody_opens);
     tc = test_case(s, "facts", 30);
+    tcase_add_test(tc, every_fact_is_in_the_table);
     tcase_add_test(tc, facts_of_a_foreign_root);
+    tcase_add_loop_test(tc, what_a_program_lacks, 0, ARRAY_LEN(lacks));
     return s;
 }
 

@@ -22,10 +22,10 @@ LIMIT = 300  # seconds for one command
 class Environment:
     """An empty virtual environment. `run` sees nothing of the caller's Python and of the source tree."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *options):
         self.prefix = os.path.join(folder, "venv")
         self.folder = folder
-        subprocess.run(["/usr/bin/python3", "-m", "venv", self.prefix], check=True, timeout=LIMIT)
+        subprocess.run(["/usr/bin/python3", "-m", "venv", *options, self.prefix], check=True, timeout=LIMIT)
         self.env = {"PATH": f"{self.prefix}/bin:/usr/bin:/bin", "HOME": folder, "LANG": "C.UTF-8",
                     "OMP_NUM_THREADS": "1", "TMPDIR": folder}
 
@@ -163,6 +163,33 @@ def python_package_works(e):
     assert out.count("everything is as it should be") == 3, out
 
 
+FOUND = """
+import os
+import dlaunch
+from dlaunch import _find
+
+for path in (_find.library(), _find.program()):
+    assert os.path.realpath(path).startswith(os.path.realpath(os.environ["INSTALLED"]) + os.sep), path
+assert dlaunch.run(["true"], nproc_per_node=2).exit_status == 0
+print("found, and used")
+"""
+
+
+def found_with_user_and_target(folder, wheel):
+    """pip install --user and --target put the programs and libraries elsewhere: the package finds those that came with
+    it, and no other ones. The virtual environment shows the system's packages, without which pip takes no --user."""
+    e = Environment(os.path.join(folder, "elsewhere"), "--system-site-packages")
+    user, target = os.path.join(e.folder, "user"), os.path.join(e.folder, "target")
+    e.env.update(PYTHONUSERBASE=user)
+    install = ["pip", "install", "--no-index", "--no-deps"]
+    e.run(*install, "--target", target, wheel)
+    assert "found, and used" in e.run("python", "-c", FOUND, PYTHONPATH=target, INSTALLED=target)
+    e.run(*install, "--user", wheel)
+    assert "found, and used" in e.run("python", "-c", FOUND, INSTALLED=user)
+    # Both are there: each package has its own.
+    assert "found, and used" in e.run("python", "-c", FOUND, PYTHONPATH=target, INSTALLED=target)
+
+
 def foreign_tag_is_accepted(e, wheel):
     """By pip, for that processor: it looks at the name of the file and at the metadata."""
     e.run("/usr/bin/python3", "-m", "venv", "pip")
@@ -228,7 +255,8 @@ def test_native(folder, wheel):
     if left:
         failed += 1
         print(f"wheel: uninstall leaves {left[0]} and {len(left) - 1} more")
-    return failed, len(checks) + 1
+    failed += not passes(found_with_user_and_target, folder, wheel)
+    return failed, len(checks) + 2
 
 
 def main():

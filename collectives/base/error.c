@@ -65,7 +65,8 @@ int error_code(int errnum)
         return DLCOLL_ENOMEM;
     case -ETIMEDOUT:
         return DLCOLL_ETIMEDOUT;
-    case -EBADMSG: /* of another operation, or of a rank with other settings */
+    case -EPROTONOSUPPORT: /* a rank has another version of the library */
+    case -EBADMSG:         /* of another operation, or of a rank with other settings */
         return DLCOLL_EMISMATCH;
     default:
         return DLCOLL_ENET;

@@ -38,8 +38,12 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/parse.h"
+#include "core/protocols.h"
 #include "rendezvous/store/store_client.h"
 #include "rendezvous/store/store_thread.h"
+
+#define MEMBER_MAGIC 0x4d434c44u /* "DLCM" */
+#define MEMBER_OLD   1u          /* the version of records that have none */
 
 enum {
     KEY_MAX = 512,
@@ -326,8 +330,11 @@ static int listen_here(struct meeting *m, const struct netaddr *local, struct er
 
 /* ------------------------------------------------------------------------------------- encoding */
 
+/* Every version begins with these: the ranks of another one can be told. */
 static void member_encode(struct buf *b, const struct member *m)
 {
+    buf_u32(b, MEMBER_MAGIC);
+    buf_u32(b, PROTOCOL_DATA);
     buf_str(b, m->host);
     buf_str(b, m->addr);
     buf_u16(b, m->port);
@@ -343,11 +350,20 @@ static void member_encode(struct buf *b, const struct member *m)
     buf_u32(b, m->cpus.quota);
 }
 
-/* own: an address of this rank. Link-local addresses of the others are on its interface. */
+/* own: an address of this rank. Link-local addresses of the others are on its interface. True with
+ * another version: it is all that has been read. */
 static bool member_decode(struct rd *r, const char *own, struct member *m)
 {
     struct netaddr a;
     const char *scope = strchr(own, '%');
+    uint32_t magic = rd_u32(r);
+    m->version = rd_u32(r);
+    if (r->bad)
+        return false;
+    if (magic != MEMBER_MAGIC)
+        m->version = MEMBER_OLD;
+    if (m->version != PROTOCOL_DATA)
+        return true;
     rd_str(r, m->host, sizeof(m->host));
     rd_str(r, m->addr, sizeof(m->addr));
     if (scope)
@@ -376,6 +392,17 @@ static int another_size(int rank, uint32_t size, uint32_t leaders, struct err *e
                    rank, size, leaders);
 }
 
+static int another_version(int rank, uint32_t version, struct err *e)
+{
+    char which[24];
+    snprintf(which, sizeof(which), version != MEMBER_OLD ? "version %" PRIu32 : "an older version",
+             version);
+    return err_set(e, -EPROTONOSUPPORT,
+                   "rank %d speaks %s of libdlcoll's protocol, this one version %u: all ranks need "
+                   "the same libdlcoll",
+                   rank, which, PROTOCOL_DATA);
+}
+
 /* Reads the epoch, the size and as many members; or only the members up to the first that was given
  * another size. */
 static int table_decode(const struct meeting *m, const void *data, size_t len, struct err *e)
@@ -388,6 +415,8 @@ static int table_decode(const struct meeting *m, const void *data, size_t len, s
         struct member one;
         if (!member_decode(&r, m->self.addr, &one))
             return err_set(e, -EPROTO, "the table of ranks is malformed");
+        if (one.version != PROTOCOL_DATA)
+            return another_version((int)i, one.version, e);
         if (one.size != size)
             return another_size((int)i, one.size, size, e);
         if (i < (uint32_t)w->size)
@@ -422,6 +451,8 @@ static int replace_record(struct meeting *m, const char *key, const struct buf *
     struct rd r = rd_init(there, len);
     if (!member_decode(&r, m->self.addr, &other))
         return err_set(e, -EPROTO, "what is stored for rank %d is malformed", m->w->rank);
+    if (other.version != PROTOCOL_DATA)
+        return another_version(m->w->rank, other.version, e);
     if (other.pid != m->self.pid || other.host_id != m->self.host_id ||
         other.pid_ns != m->self.pid_ns)
         return err_set(e, -EEXIST,
@@ -498,7 +529,7 @@ static int get_from_rank(struct meeting *m, const char *key, void **value, size_
 }
 
 /* Rank 0: collects the records of the others. *last: the last rank in the table; if it is not size
- * - 1, that rank was given another size than this one. */
+ * - 1, that rank was given another size than this one, or has another version. */
 static int gather_members(struct meeting *m, struct buf *table, int *last, struct err *e)
 {
     char key[KEY_MAX];
@@ -510,10 +541,13 @@ static int gather_members(struct meeting *m, struct buf *table, int *last, struc
         r = get_from_rank(m, rank_key(m, "rank", i, key), &value, &len, e);
         if (r == 0) {
             struct rd rd = rd_init(value, len);
-            if (!member_decode(&rd, m->self.addr, &m->w->members[i]) || !rd_done(&rd))
+            struct member *one = &m->w->members[i];
+            bool read = member_decode(&rd, m->self.addr, one);
+            bool known = one->version == PROTOCOL_DATA;
+            if (!read || (known && !rd_done(&rd)))
                 r = err_set(e, -EPROTO, "what rank %d has published is malformed", i);
             buf_put(table, value, len);
-            same = m->w->members[i].size == (uint32_t)m->w->size;
+            same = known && one->size == (uint32_t)m->w->size;
             *last = i;
         }
         free(value);
@@ -535,7 +569,8 @@ static int lead(struct meeting *m, struct err *e)
         r = table.oom ? err_set(e, -ENOMEM, "no memory")
                       : store_client_set(m->client, table_key(m, key), table.data, table.len, e);
     buf_fini(&table);
-    uint32_t given = w->members[last].size, own = (uint32_t)w->size;
+    const struct member *odd = &w->members[last];
+    uint32_t given = odd->size, own = (uint32_t)w->size;
     for (int i = 1; i < w->size && r == 0; i++) {
         const char *k = rank_key(m, "read", i, key);
         int ms = remaining_ms(m);
@@ -545,6 +580,8 @@ static int lead(struct meeting *m, struct err *e)
                  0)
             break; /* not all ranks that arrive later will learn of the mistake */
     }
+    if (odd->version && odd->version != PROTOCOL_DATA)
+        return another_version(last, odd->version, e);
     return given && given != own ? another_size(last, given, own, e) : r;
 }
 

@@ -17,6 +17,7 @@
 
 /* The record that a rank has published in the store. */
 struct member {
+    uint32_t version; /* of the protocol between ranks; another one: nothing else is known of it */
     char host[MEMBER_HOST_MAX]; /* its host's name, for people */
     char addr[ADDR_STRLEN];     /* IP address; a loopback one: it is on the master's host */
     uint16_t port;
@@ -37,6 +38,7 @@ struct world {
     int usable_cpus; /* by them all together: the same number on each */
     uint64_t epoch;  /* with counter and instance: which round of which job this is */
     uint32_t counter, instance;
+    uint64_t settings;      /* settings.h */
     _Atomic uint32_t *made; /* how many of its sort the process has made; NULL: it has a name */
     int listen_fd;          /* owned, non-blocking; -1 in a world of one */
 

@@ -421,6 +421,12 @@ static void own_view(const dlcoll_comm *c, int status, const struct coll_call *c
     case -EBADMSG:
         mismatch(c, cause, peer, (struct coll_done){call->seq, call->sig}, f->theirs);
         break;
+    case -EPROTONOSUPPORT:
+        cause->code = DLCOLL_EMISMATCH;
+        set_rank(c, cause, peer);
+        snprintf(cause->text, sizeof(cause->text), "%.*s", (int)sizeof(cause->text) - 1,
+                 f->err.msg);
+        break;
     case -ECANCELED:
         cause->code = DLCOLL_EABORTED;
         snprintf(cause->text, sizeof(cause->text),

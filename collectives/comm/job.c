@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "collectives/bootstrap/env.h"
+#include "collectives/bootstrap/settings.h"
 #include "core/fd.h"
 #include "core/hash.h"
 #include "collectives/wire/tcp.h"
@@ -60,28 +61,30 @@ static uint8_t job_fold(uint64_t h)
     return (uint8_t)(1 + h % 255);
 }
 
-/* The settings that must be equal on all ranks, as a byte of every call's signature. */
-static uint8_t digest(const struct job *j)
+static uint64_t digest_rules(const struct algo_select *s)
 {
-    const struct job_conf *c = &j->conf;
     char rule[256];
-    uint64_t h = 1;
-    if (c->sockets == 1 && c->shared_memory && !c->nccl_roots && !j->algo_select.n)
-        return 0;
-    h = hash_add(h, (uint64_t)c->sockets);
-    h = hash_add(h, (uint64_t)c->nccl_roots);
-    h = hash_add(h, c->shared_memory);
-    for (size_t i = 0; i < j->algo_select.n; i++) {
-        algo_select_format(&j->algo_select.rules[i], rule, sizeof(rule));
+    uint64_t h = s->n > 0;
+    for (size_t i = 0; i < s->n; i++) {
+        algo_select_format(&s->rules[i], rule, sizeof(rule));
         for (const char *p = rule; *p; p++)
             h = hash_add(h, (uint64_t)*p);
     }
-    return job_fold(h);
+    return h;
 }
 
-static void publish_settings(struct job *j)
+/* Says what must be equal on all ranks: when they connect, and as a byte of every call's signature.
+ */
+static void publish_settings(struct job *j, bool lacks_memory)
 {
+    struct job_conf *c = &j->conf;
     struct segment_local *line = world_line(&j->world);
+    j->world.settings = settings_pack(&(struct settings){.sockets = c->sockets,
+                                                         .nccl_roots = c->nccl_roots,
+                                                         .shared_memory = c->shared_memory,
+                                                         .lacks_memory = lacks_memory,
+                                                         .rules = digest_rules(&j->algo_select)});
+    c->settings = j->world.settings ? job_fold(hash_add(1, j->world.settings)) : 0;
     if (line)
         atomic_store_explicit(&line->settings, 1u + j->conf.settings, memory_order_release);
 }
@@ -95,7 +98,6 @@ int job_new(struct job **out, const struct world_opts *opts,
     int r = read_conf(&j->conf, e);
     if (r == 0)
         r = algo_select_init(&j->algo_select, providers, e);
-    j->conf.settings = r == 0 ? digest(j) : 0;
     if (r == 0 && (r = world_init(&j->world, opts, e)) < 0)
         algo_select_fini(&j->algo_select);
     if (r < 0) {
@@ -104,7 +106,7 @@ int job_new(struct job **out, const struct world_opts *opts,
     }
     acceptor_init(&j->acceptor, &j->world);
     recorder_init(&j->recorder, world_line(&j->world));
-    publish_settings(j);
+    publish_settings(j, false);
     j->bell = job_bell(j, j->world.rank);
     pthread_mutex_init(&j->store_lock, NULL);
     pthread_mutex_init(&j->watch_lock, NULL);
@@ -115,8 +117,7 @@ int job_new(struct job **out, const struct world_opts *opts,
 
 void job_lacks_memory(struct job *j)
 {
-    j->conf.settings = job_fold(hash_add(1, j->conf.settings));
-    publish_settings(j);
+    publish_settings(j, true);
 }
 
 /* ---------------------------------------------------------------------------------------- bells */

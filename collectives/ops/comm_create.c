@@ -219,12 +219,12 @@ static int share_world(dlcoll_comm *c, uint64_t deadline_ns, struct err *e)
     int r = comm_share_memory(c, false, deadline_ns, &failure);
     if (r == 0)
         return 0;
-    if (r != -EBADMSG)
+    if (r != -EBADMSG && r != -EPROTONOSUPPORT && !comm_is_stopped(c))
         return err_set(e, r, "sharing memory with this node's ranks: %s",
                        failure.err.msg[0] ? failure.err.msg : strerror(-r));
     comm_fail(c, r, /* a call without a name */
               &(struct coll_call){.sig = {.settings = c->job->conf.settings}, .failure = &failure});
-    return err_set(e, r, "%s", c->error.text);
+    return err_set(e, c->error.code == DLCOLL_EMISMATCH ? -EBADMSG : r, "%s", c->error.text);
 }
 
 static int open_comm(dlcoll_comm **out, const dlcoll_init_opts *o, struct err *e)

@@ -2,12 +2,14 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "collectives/base/task.h"
+#include "collectives/base/error.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/peer_uid.h"
@@ -48,17 +50,29 @@ struct hello acceptor_hello(const struct acceptor *a, enum hello_kind kind, uint
                           .instance = w->instance,
                           .comm = comm,
                           .from = (uint32_t)w->rank,
-                          .to = (uint32_t)to};
+                          .to = (uint32_t)to,
+                          .settings = w->settings};
 }
 
-/* Whether the hello is from a rank of this job, to this rank; in this or another of the worlds that
- * use the listening socket in turn. */
+/* Whether the hello, of whatever version, is from a rank of this job, to this rank; in this or
+ * another of the worlds that use the listening socket in turn. */
 static bool is_of_job(const struct acceptor *a, const struct hello *h)
 {
     const struct world *w = a->world;
-    return h->magic == HELLO_MAGIC && h->version == HELLO_VERSION && h->epoch == w->epoch &&
-           h->counter == w->counter && h->to == (uint32_t)w->rank && h->from < (uint32_t)w->size &&
-           h->from != h->to && h->channel < CHANNELS;
+    return h->magic == HELLO_MAGIC && h->epoch == w->epoch && h->counter == w->counter &&
+           h->to == (uint32_t)w->rank && h->from < (uint32_t)w->size && h->from != h->to;
+}
+
+const char *acceptor_versions(const struct acceptor *a, const struct hello *theirs, char *out,
+                              size_t cap)
+{
+    char name[WORLD_NAME_MAX];
+    snprintf(out, cap,
+             "%s speaks version %u of libdlcoll's protocol, rank %d version %u: all ranks need the "
+             "same libdlcoll",
+             world_name(a->world, (int)theirs->from, name), theirs->version, a->world->rank,
+             HELLO_VERSION);
+    return out;
 }
 
 /* ---------------------------------------------------------------------------------- subscribers */
@@ -156,14 +170,39 @@ static void accept_hello(struct acceptor *a, struct pending_peer *p)
         keep_accepted(a, &in);
 }
 
+/* A rank of this job speaks another version: what it says would not be understood, nor would it
+ * understand. It is told the version, and this process's program which two there are. */
+static void refuse_version(struct acceptor *a, struct pending_peer *p)
+{
+    const struct hello *theirs = &p->in.hello;
+    struct hello own = acceptor_hello(a, HELLO_GONE, theirs->comm, (int)theirs->from);
+    struct acceptor_subscriber *s = find_subscriber(a, theirs->comm);
+    struct notice why = {.code = DLCOLL_EMISMATCH, .rank = (int32_t)theirs->from, .exit_code = -1};
+    (void)!send(p->fd, &own, sizeof(own), MSG_NOSIGNAL | MSG_DONTWAIT);
+    world_who(a->world, why.rank, why.host, &why.pid);
+    acceptor_versions(a, theirs, why.text, sizeof(why.text));
+    s = s ? s : find_subscriber(a, 0);
+    if (s)
+        comm_stop_set(s->stop, a->world->rank, &why);
+}
+
+/* How many bytes of a pending peer are looked at together. */
+static size_t wanted_of(const struct pending_peer *p)
+{
+    if (p->have < HELLO_COMMON)
+        return HELLO_COMMON;
+    if (p->have < sizeof(p->in.hello))
+        return sizeof(p->in.hello);
+    return sizeof(p->in.hello) +
+           (p->in.hello.kind == HELLO_ASK ? sizeof(p->in.ask) : sizeof(p->in.notice));
+}
+
 /* Reads what a pending peer has sent; frees its slot when its hello is complete or invalid. */
 static void read_hello(struct acceptor *a, struct pending_peer *p)
 {
     for (;;) {
         bool more = p->have >= sizeof(p->in.hello), asks = p->in.hello.kind == HELLO_ASK;
-        size_t want = sizeof(p->in.hello);
-        if (more)
-            want += asks ? sizeof(p->in.ask) : sizeof(p->in.notice);
+        size_t want = wanted_of(p);
         assert(p->have < want);
         ssize_t n = recv(p->fd, (char *)&p->in + p->have, want - p->have, MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -181,7 +220,15 @@ static void read_hello(struct acceptor *a, struct pending_peer *p)
                 comm_stop_set(s->stop, (int)p->in.hello.from, &p->in.notice);
             break;
         }
-        if (!is_of_job(a, &p->in.hello))
+        if (p->have == HELLO_COMMON) {
+            if (!is_of_job(a, &p->in.hello))
+                break;
+            if (p->in.hello.version == HELLO_VERSION)
+                continue;
+            refuse_version(a, p);
+            break;
+        }
+        if (p->in.hello.channel >= CHANNELS)
             break;
         if (p->in.hello.kind == HELLO_NOTICE || p->in.hello.kind == HELLO_ASK) {
             if (p->in.hello.instance != a->world->instance)

@@ -1,9 +1,10 @@
 /* acceptor.h: the listening socket of a process, which all its communicators share.
  *
  * A peer that connects sends a hello first (wire/wire.h). The acceptor closes the connection of a
- * peer of another job or round, writes a notice into the stop record of the communicator, passes a
- * question on to the communicator, and keeps a data connection until its communicator takes it,
- * even if that does not exist yet: ranks make theirs at different times.
+ * peer of another job or round, stops the communicator if the peer is a rank of this one that has
+ * another version of the protocol, and says so to both, writes a notice into the stop record of the
+ * communicator, passes a question on to the communicator, and keeps a data connection until its
+ * communicator takes it, even if that does not exist yet: ranks make theirs at different times.
  *
  * A peer is pending until its hello is complete. A process that opens connections and stays silent
  * must not delay set-up: from ACCEPTOR_ADDRESS_MAX pending peers on, a peer on this host whose
@@ -104,6 +105,10 @@ int acceptor_sleep(struct acceptor *a, const _Atomic uint32_t *stop, struct poll
 
 /* Wakes the threads of this process that poll the acceptor's entries. */
 void acceptor_wake(struct acceptor *a);
+
+/* "rank 3 (node-b, pid 812) speaks version 9 ...". Returns out. */
+const char *acceptor_versions(const struct acceptor *a, const struct hello *theirs, char *out,
+                              size_t cap);
 
 struct hello acceptor_hello(const struct acceptor *a, enum hello_kind kind, uint64_t comm, int to);
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "collectives/base/task.h"
+#include "collectives/bootstrap/settings.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/netaddr.h"
@@ -45,6 +46,7 @@ struct conn {
     uint64_t retry_ns;   /* NONE: not before */
     uint64_t probe_ns;   /* NONE, while the peer must connect: not before */
     struct hello answer; /* GREETED: the first `have` bytes of it */
+    uint64_t settings;   /* OPEN: the peer's */
     uint32_t have;
 };
 
@@ -268,41 +270,52 @@ static int finish_connect(struct tcp *tcp, int stream, struct err *e)
     return 0;
 }
 
-/* Whether the answer is from the rank that was called, in this job. */
+/* Whether the answer, of whatever version, is from the rank that was called, in this job. */
 static bool answer_fits(const struct tcp *tcp, int stream, const struct hello *a)
 {
     struct hello want = make_hello(tcp, stream, socket_of(tcp, stream));
-    return a->magic == want.magic && a->version == want.version && a->epoch == want.epoch &&
-           a->counter == want.counter && a->instance == want.instance && a->comm == want.comm &&
-           a->to == want.from && a->from == want.to;
+    return a->magic == want.magic && a->epoch == want.epoch && a->counter == want.counter &&
+           a->instance == want.instance && a->comm == want.comm && a->to == want.from &&
+           a->from == want.to;
+}
+
+static int refuse_answer(struct tcp *tcp, int stream, struct err *e)
+{
+    const struct hello answer = tcp->conns[stream].answer;
+    struct netaddr to;
+    char where[ADDR_STRLEN + 8] = "its address", text[256];
+    bool fits = answer_fits(tcp, stream, &answer);
+    if (address(tcp, peer_of(tcp, stream), &to, NULL) == 0)
+        netaddr_format(&to, where, sizeof(where));
+    tcp_drop(tcp, stream);
+    if (!fits)
+        return err_set(e, -EPROTO, "the process that answers at %s is not rank %d of this job",
+                       where, peer_of(tcp, stream));
+    return err_set(e, -EPROTONOSUPPORT, "%s",
+                   acceptor_versions(tcp->o.acceptor, &answer, text, sizeof(text)));
 }
 
 static int read_answer(struct tcp *tcp, int stream, struct err *e)
 {
     struct conn *c = &tcp->conns[stream];
-    int peer = peer_of(tcp, stream);
-    ssize_t n =
-        recv(c->fd, (char *)&c->answer + c->have, sizeof(c->answer) - c->have, MSG_DONTWAIT);
+    size_t want = c->have < HELLO_COMMON ? HELLO_COMMON : sizeof(c->answer);
+    ssize_t n = recv(c->fd, (char *)&c->answer + c->have, want - c->have, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
     if (n <= 0)
         return try_later(c);
     c->have += (uint32_t)n;
-    if (c->have < sizeof(c->answer))
+    if (c->have < want)
         return 0;
-    if (!answer_fits(tcp, stream, &c->answer)) {
-        struct netaddr to;
-        char where[ADDR_STRLEN + 8] = "its address";
-        if (address(tcp, peer, &to, NULL) == 0)
-            netaddr_format(&to, where, sizeof(where));
-        tcp_drop(tcp, stream);
-        return err_set(e, -EPROTO, "the process that answers at %s is not rank %d of this job",
-                       where, peer);
-    }
+    if (c->answer.version != HELLO_VERSION || !answer_fits(tcp, stream, &c->answer))
+        return refuse_answer(tcp, stream, e);
+    if (want == HELLO_COMMON)
+        return read_answer(tcp, stream, e);
     if (c->answer.kind == HELLO_GONE) {
         tcp_drop(tcp, stream);
         return err_set(e, -EPIPE, "it has left the communicator");
     }
+    c->settings = c->answer.settings;
     move_to(c, TCP_OPEN);
     /* A connection of the peer that crossed this one has arrived by now; it is closed there. */
     return may_accept(tcp, stream) ? tcp_admit(&tcp->base, e) : 0;
@@ -357,6 +370,7 @@ static void tcp_adopt(struct tcp *tcp, struct accepted_conn *a)
     tune(tcp, fd);
     close_fd(&tcp->conns[stream].fd);
     tcp->conns[stream].fd = take_fd(&fd);
+    tcp->conns[stream].settings = a->hello.settings;
     move_to(&tcp->conns[stream], TCP_OPEN);
 }
 
@@ -394,6 +408,16 @@ static ssize_t io_error(struct tcp *tcp, int stream, int errnum, struct err *e)
     return err_set(e, -EPIPE, "%s", strerror(errnum));
 }
 
+/* The peer has set otherwise what must be the same on all ranks. */
+static int refuse_settings(const struct tcp *tcp, int stream, struct err *e)
+{
+    const struct world *w = tcp->o.acceptor->world;
+    char name[WORLD_NAME_MAX], which[256];
+    return err_set(e, -EPROTONOSUPPORT, "%s has different settings from rank %d: %s",
+                   world_name(w, tcp->o.world_ranks[peer_of(tcp, stream)], name), w->rank,
+                   settings_differ(tcp->conns[stream].settings, w->settings, which, sizeof(which)));
+}
+
 /* 1: open. 0: not yet; the connection has been advanced as far as possible without blocking.
  * -EPIPE: the peer has closed it; another -errno with a text: cannot be made. */
 static int connected(struct tcp *tcp, int stream, bool sends, struct err *e)
@@ -409,7 +433,10 @@ static int connected(struct tcp *tcp, int stream, bool sends, struct err *e)
         try_later(c);
     switch (c->state) {
     case TCP_OPEN:
-        return c->errnum ? (int)io_error(tcp, stream, c->errnum, e) : 1;
+        if (c->errnum)
+            return (int)io_error(tcp, stream, c->errnum, e);
+        return c->settings == tcp->o.acceptor->world->settings ? 1
+                                                               : refuse_settings(tcp, stream, e);
     case TCP_CLOSED:
         return err_set(e, -EPIPE, "it has closed the connection");
     case TCP_NONE:

@@ -11,7 +11,8 @@
  *                  peer that has called another one can report it; the peer closes. With a call
  *                  of the kind CALL_NONE: what the peer has called as its operation of that number;
  *                  it answers in the same form, with the number 0 if it has not called it yet
- * HELLO_GONE is an answer: that communicator has been closed. */
+ * HELLO_GONE is an answer: that communicator has been closed. A hello of another version is
+ * answered by one of this version, and both ranks end. */
 #ifndef COLLECTIVES_WIRE_WIRE_H
 #define COLLECTIVES_WIRE_WIRE_H
 
@@ -46,8 +47,13 @@ struct hello {
     uint16_t channel;
     uint16_t socket; /* the number of the connection, of several between the two */
     uint32_t unused;
+    uint64_t settings; /* bootstrap/settings.h */
 };
-_Static_assert(sizeof(struct hello) == 48, "hello travels as it is");
+_Static_assert(sizeof(struct hello) == 56, "hello travels as it is");
+
+/* A hello begins so in every version: whoever reads another version of a rank of this job can say
+ * so, to that rank and to its own program. */
+enum { HELLO_COMMON = offsetof(struct hello, settings) };
 
 /* The header of every message of a collective. The receiver compares it with its own operation and
  * with the operations before it. `last` is for the text of a mismatch only. */

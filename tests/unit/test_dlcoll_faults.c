@@ -19,6 +19,7 @@
 #include "collectives/wire/wire.h"
 #include "core/clock.h"
 #include "core/fd.h"
+#include "rendezvous/store/store_client.h"
 #include "tests/lib/ranks.h"
 
 static uint16_t g_store_port;
@@ -751,6 +752,136 @@ START_TEST(foreign_connections_disturb_no_rank)
 }
 END_TEST
 
+/* --------------------------------------------------------------------------- another version */
+
+enum { OTHER_VERSION = HELLO_VERSION + 1 };
+static int g_other; /* the rank whose libdlcoll speaks another version, which the test plays */
+
+/* The lower rank connects. Returns the answer to its hello, or sends one. */
+static void speak_otherwise(struct ranks *j, int rank)
+{
+    struct hello h = {.magic = HELLO_MAGIC,
+                      .version = OTHER_VERSION,
+                      .kind = HELLO_DATA,
+                      .epoch = j->segment[0]->epoch,
+                      .counter = j->segment[0]->counter,
+                      .instance = 1,
+                      .from = (uint32_t)rank,
+                      .to = (uint32_t)!rank};
+    struct hello theirs = {0};
+    if (rank == 1)
+        fcntl(j->listener[1], F_SETFL, 0);
+    int fd = rank == 0 ? connect_to(j->port[1]) : accept(j->listener[1], NULL, NULL);
+    EXPECT(fd >= 0 && write(fd, &h, HELLO_COMMON) == HELLO_COMMON);
+    EXPECT(recv(fd, &theirs, HELLO_COMMON, MSG_WAITALL) == HELLO_COMMON);
+    EXPECT(theirs.version == HELLO_VERSION && theirs.from == h.to, "%u", theirs.version);
+    ranks_say_ready(j);
+    ranks_await_ready(j);
+    close(fd);
+}
+
+static void meet_another_version(struct ranks *j, int rank)
+{
+    if (rank == g_other) {
+        speak_otherwise(j, rank);
+        return;
+    }
+    dlcoll_comm *c = comm_start();
+    int32_t x = 1;
+    int r = dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL);
+    ranks_keep_result(j, rank, c, r);
+    ranks_say_ready(j);
+    ranks_await_ready(j);
+    dlcoll_destroy(c);
+}
+
+START_TEST(another_version_is_told_to_both)
+{
+    struct ranks j;
+    g_other = _i;
+    ranks_init(&j, 2, 2);
+    uint64_t start = mono_ns();
+    ranks_start(&j, meet_another_version);
+    ranks_wait(&j, 20, 0);
+    const dlcoll_error *e = &j.shared->rank[!g_other].error;
+    ck_assert_msg(e->code == DLCOLL_EMISMATCH && e->rank == g_other, "%d: %s", e->code, e->text);
+    ck_assert_msg(strstr(e->text, test_text("speaks version %d of libdlcoll's protocol, rank %d "
+                                            "version %d: all ranks need the same libdlcoll",
+                                            OTHER_VERSION, !g_other, HELLO_VERSION)),
+                  "%s", e->text);
+    ck_assert_double_lt((double)(mono_ns() - start) / 1e9, test_seconds(10));
+    ranks_fini(&j);
+}
+END_TEST
+
+/* The byte of each call cannot tell these two apart. */
+static void set_other_roots(struct ranks *j, int rank)
+{
+    set_env_int("DLCOLL_NCCL_ROOTS", rank ? 40 : 2);
+    set_otherwise(j, rank);
+}
+
+START_TEST(settings_are_compared_when_ranks_connect)
+{
+    struct ranks j;
+    setenv("DLCOLL_SHM", "0", 1);
+    g_setting = (const char *const[]){"UNUSED", "1"};
+    ranks_init(&j, 2, 2);
+    ranks_start(&j, set_other_roots);
+    ranks_wait(&j, 20, 0);
+    for (int r = 0; r < 2; r++) {
+        const dlcoll_error *e = &j.shared->rank[r].error;
+        ck_assert_msg(e->code == DLCOLL_EMISMATCH &&
+                          (strstr(e->text, ": DLCOLL_NCCL_ROOTS is 40 there and 2 here") ||
+                           strstr(e->text, ": DLCOLL_NCCL_ROOTS is 2 there and 40 here")),
+                      "rank %d: %d %s", r, e->code, e->text);
+    }
+    ranks_fini(&j);
+}
+END_TEST
+
+/* Rank 1 of three stores a record of the version before records had one. */
+static void store_otherwise(struct ranks *j, int rank)
+{
+    static const char prefix[] = "dlcoll//0/1/";
+    struct err e = ERR_INIT;
+    struct store_client *store;
+    void *table;
+    size_t len;
+    if (rank != 1) {
+        dlcoll_comm *c;
+        j->shared->rank[rank].code = dlcoll_init(&c, NULL);
+        snprintf(j->shared->rank[rank].error.text, sizeof(j->shared->rank[rank].error.text), "%s",
+                 why(NULL));
+        return;
+    }
+    EXPECT(store_client_new(&store, "127.0.0.1", g_store_port, 20000, &e) == 0, "%s", e.msg);
+    EXPECT(store_client_set(store, test_text("%srank/1", prefix), "a record", 8, &e) == 0);
+    EXPECT(store_client_get(store, test_text("%stable", prefix), &table, &len, 20000, &e) == 0);
+    EXPECT(store_client_set(store, test_text("%sread/1", prefix), "", 0, &e) == 0);
+    free(table);
+    store_client_free(store);
+}
+
+START_TEST(another_version_is_told_before_ranks_connect)
+{
+    struct ranks j;
+    int fd = reserve_port(&g_store_port);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_env_int("MASTER_PORT", g_store_port);
+    ranks_init(&j, 3, 0);
+    ranks_start(&j, store_otherwise);
+    ranks_wait(&j, 20, 0);
+    for (int r = 0; r < 3; r += 2)
+        ck_assert_msg(j.shared->rank[r].code == DLCOLL_EMISMATCH &&
+                          strstr(j.shared->rank[r].error.text,
+                                 "rank 1 speaks an older version of libdlcoll's protocol"),
+                      "rank %d: %d %s", r, j.shared->rank[r].code, j.shared->rank[r].error.text);
+    ranks_fini(&j);
+    close(fd);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_faults");
@@ -768,6 +899,9 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, different_settings_are_reported_by_a_group, 0, 3);
     tcase_add_loop_test(tc, a_rank_without_shared_memory_is_reported, 0, 2);
     tcase_add_loop_test(tc, nodes_without_room_for_shared_memory, 0, 2);
+    tcase_add_loop_test(tc, another_version_is_told_to_both, 0, 2);
+    tcase_add_test(tc, settings_are_compared_when_ranks_connect);
+    tcase_add_test(tc, another_version_is_told_before_ranks_connect);
     tcase_add_test(tc, a_rank_that_leaves_is_reported);
     tcase_add_test(tc, a_host_that_does_not_answer_is_named);
     tcase_add_test(tc, a_wrong_segment_is_refused);

@@ -726,7 +726,7 @@ START_TEST(data_connections)
         UNSIGNED(hello, counter);
     UNSIGNED(hello, instance), UNSIGNED(hello, comm), UNSIGNED(hello, from), UNSIGNED(hello, to),
         UNSIGNED(hello, channel);
-    UNSIGNED(hello, socket), UNSIGNED(hello, unused);
+    UNSIGNED(hello, socket), UNSIGNED(hello, unused), UNSIGNED(hello, settings);
     UNSIGNED(op_signature, kind), UNSIGNED(op_signature, dtype), UNSIGNED(op_signature, op),
         UNSIGNED(op_signature, settings), SIGNED(op_signature, root), UNSIGNED(op_signature, count);
     UNSIGNED(p2p_frame, kind), UNSIGNED(p2p_frame, dtype), UNSIGNED(p2p_frame, flags),

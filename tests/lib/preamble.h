@@ -2,6 +2,11 @@
 #ifndef TESTS_LIB_PREAMBLE_H
 #define TESTS_LIB_PREAMBLE_H
 
-#define PREAMBLE "DLR1\x02\x01\x09\0" /* unit/test_rdzv_recorded compares */
+#include <assert.h>
+
+#include "core/protocols.h"
+
+#define PREAMBLE "DLR1\x02\x01\x0a\0"
+static_assert(PROTOCOLS_OF_NODES == (0x02 | 0x01 << 8 | 0x0a << 16), "PREAMBLE is of this build");
 
 #endif

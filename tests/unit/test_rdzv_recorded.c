@@ -139,8 +139,10 @@ START_TEST(the_preamble)
     ck_assert_mem_eq(b.data, PREAMBLE, sizeof(recorded));
     ck_assert_uint_eq(rdzv_get_preamble(b.data), RDZV_PROTOCOL);
     ck_assert_str_eq(protocols_differ(RDZV_PROTOCOL, how, sizeof(how)), "");
-    ck_assert_str_eq(protocols_differ(rdzv_get_preamble(recorded), how, sizeof(how)),
-                     "rendezvous 1, not 2; store relay 0, not 1; data of libdlcoll 0, not 9");
+    ck_assert_str_eq(
+        protocols_differ(rdzv_get_preamble(recorded), how, sizeof(how)),
+        test_text("rendezvous 1, not %u; store relay 0, not %u; data of libdlcoll 0, not %u",
+                  PROTOCOL_RENDEZVOUS, PROTOCOL_RELAY, PROTOCOL_DATA));
     buf_fini(&b);
 }
 END_TEST

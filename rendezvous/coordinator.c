@@ -586,9 +586,9 @@ static void on_gather(struct caller *k, struct rd *body)
 
 /* --------------------------------------------------------------------------- the job's console */
 
-static void tell_shown(struct caller *k, uint64_t number, bool here)
+static void tell_shown(struct caller *k, uint64_t number, bool taken)
 {
-    const struct rdzv_shown m = {number, here};
+    const struct rdzv_shown m = {number, taken};
     struct buf b = BUF_INIT;
     rdzv_put_shown(&b, &m);
     link_send_buf(k->link, &b);

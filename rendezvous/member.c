@@ -355,7 +355,7 @@ static void show_here(struct member *m)
 
 static void on_shown(struct member *m, const struct rdzv_shown *s)
 {
-    if (s->here) {
+    if (s->taken) {
         size_t n = outbox_taken(&m->outbox, s->number);
         if (n)
             m->callbacks.on_output_taken(m->callbacks.arg, n);

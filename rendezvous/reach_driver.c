@@ -97,10 +97,10 @@ static void log_note(struct rdzv_discovery *f)
 /* Whether all addresses to join at are this host's. */
 static bool all_here(const struct rdzv_discovery *f)
 {
-    bool here = true;
+    bool local = true;
     for (int i = 0; i < f->naddrs; i++)
-        here &= netaddr_is_local(&f->addrs[i]);
-    return here;
+        local &= netaddr_is_local(&f->addrs[i]);
+    return local;
 }
 
 /* --------------------------------------------------------------------------------------- events */

@@ -203,15 +203,15 @@ static bool take_note(struct pmix *p, struct note *n)
 {
     struct buf none = BUF_INIT;
     int local = (int)n->rank - p->base_rank;
-    bool here = local >= 0 && local < p->nranks;
+    bool on_node = local >= 0 && local < p->nranks;
     char how[64];
     if (strcmp(n->nspace, p->nspace) != 0)
         return false; /* of an earlier round, whose ranks are gone */
     switch (n->kind) {
     case NOTE_CONNECTED:
-        if (here && p->presence[local] == PMIX_ABSENT)
+        if (on_node && p->presence[local] == PMIX_ABSENT)
             p->presence[local] = PMIX_HERE;
-        for (int i = 0; here && i < p->nranks; i++) {
+        for (int i = 0; on_node && i < p->nranks; i++) {
             snprintf(how, sizeof(how), "called MPI_Init, and rank %d had exited without it",
                      p->base_rank + i);
             if (p->exited[i] && p->presence[i] == PMIX_ABSENT) {
@@ -221,12 +221,12 @@ static bool take_note(struct pmix *p, struct note *n)
         }
         return false;
     case NOTE_FINALIZED:
-        if (here)
+        if (on_node)
             p->presence[local] = PMIX_FINALIZED;
         return false;
     case NOTE_ABORT:
         snprintf(how, sizeof(how), "called MPI_Abort with code %d", n->status);
-        if (here)
+        if (on_node)
             p->events.on_abort(p->events.arg, local, n->status & 255, how);
         return false;
     case NOTE_FENCE:
@@ -251,7 +251,7 @@ static bool take_note(struct pmix *p, struct note *n)
                  "starts all ranks when the job starts",
                  n->rank);
         /* Open MPI tells the rank, and its other ranks wait for it in MPI_Comm_spawn. */
-        if (here && p->world_size > 1)
+        if (on_node && p->world_size > 1)
             p->events.on_abort(p->events.arg, local, 1, "called MPI_Comm_spawn, which was refused");
         return false;
     }

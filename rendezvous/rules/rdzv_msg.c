@@ -647,14 +647,14 @@ void rdzv_put_shown(struct buf *b, const struct rdzv_shown *m)
 {
     size_t at = frame_begin(b, RDZV_MSG_SHOWN);
     buf_u64(b, m->number);
-    buf_u8(b, m->here);
+    buf_u8(b, m->taken);
     frame_end(b, at);
 }
 
 bool rdzv_get_shown(struct rd *r, struct rdzv_shown *m)
 {
     m->number = rd_u64(r);
-    m->here = get_bool(r);
+    m->taken = get_bool(r);
     return rd_done(r);
 }
 

@@ -261,7 +261,7 @@ struct rdzv_answers {
 /* The answer to the OUTPUT of this number. */
 struct rdzv_shown {
     uint64_t number;
-    bool here; /* false: this launcher shows no other node's output; this one was not taken */
+    bool taken; /* false: the coordinator shows its own node's output only, and not this one */
 };
 
 struct rdzv_refusal {

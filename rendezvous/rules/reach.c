@@ -35,11 +35,11 @@ static const struct fsm_state states[] = {
 
 /* One attempt to get a connection for the member. */
 struct attempt {
-    bool ask;     /* somebody has accepted the last one, and was no coordinator: ask there */
-    bool here;    /* its addresses are this host's */
-    bool elector; /* it calls one who may stand for election */
-    bool refused; /* and this is how it came out */
-    bool met;     /* the connection was accepted */
+    bool ask;      /* somebody has accepted the last one, and was no coordinator: ask there */
+    bool own_host; /* the coordinator's addresses are this host's */
+    bool elector;  /* it calls one who may stand for election */
+    bool refused;  /* and this is how it came out */
+    bool met;      /* the connection was accepted */
 };
 
 /* The attempts since a coordinator has answered. */
@@ -191,7 +191,7 @@ static bool follows_redirect(const struct reach *r, uint64_t now)
 static struct attempt attempt_after(const struct reach *r, const struct reach_member *m)
 {
     const struct attempt *last = &r->attempt;
-    struct attempt next = {.here = last->here, .refused = last->refused};
+    struct attempt next = {.own_host = last->own_host, .refused = last->refused};
     if (m->answered)
         return (struct attempt){0};
     if (last->refused)
@@ -202,11 +202,11 @@ static struct attempt attempt_after(const struct reach *r, const struct reach_me
     return next;
 }
 
-/* `here` and `refused` are still those of the last attempt. */
+/* own_host and refused are still those of the last attempt. */
 static void begin(struct reach *r, const struct reach_member *m, uint64_t now)
 {
     struct attempt *a = &r->attempt;
-    bool known = a->refused && a->here && !r->rules.publishes && !a->ask && !r->rules.several;
+    bool known = a->refused && a->own_host && !r->rules.publishes && !a->ask && !r->rules.several;
     a->refused = false;
     r->at = NEVER;
     r->series.attempts++;
@@ -232,7 +232,7 @@ static uint64_t pause_ns(struct reach *r, const struct reach_member *m, uint64_t
 {
     const struct attempt *a = &r->attempt;
     struct series *s = &r->series;
-    if (a->refused && a->here && !r->rules.several && !m->electing)
+    if (a->refused && a->own_host && !r->rules.several && !m->electing)
         return (s->attempts < HERE_SOON ? RETRY_HERE_MS : RETRY_LATER_MS) * (uint64_t)MS;
     s->pause_ms = s->pause_ms < RETRY_MIN_MS ? RETRY_MIN_MS : s->pause_ms * 1.5;
     if (s->pause_ms > RETRY_MAX_MS)
@@ -260,7 +260,7 @@ void reach_tick(struct reach *r, const struct reach_member *m, uint64_t now)
         begin(r, m, now);
 }
 
-void reach_looked(struct reach *r, enum reach_found found, bool here, const char *why)
+void reach_looked(struct reach *r, enum reach_found found, bool own_host, const char *why)
 {
     if (r->fsm.state != LOOK)
         return;
@@ -269,7 +269,7 @@ void reach_looked(struct reach *r, enum reach_found found, bool here, const char
         go(r, HOST, (struct reach_action){.act = REACH_ACT_HOST});
         break;
     case REACH_FOUND_JOIN:
-        r->attempt.here = here;
+        r->attempt.own_host = own_host;
         call(r, NULL, false);
         break;
     case REACH_FOUND_RETRY:
@@ -281,7 +281,7 @@ void reach_looked(struct reach *r, enum reach_found found, bool here, const char
     }
 }
 
-void reach_hosted(struct reach *r, enum reach_hosted how, bool here, const char *why)
+void reach_hosted(struct reach *r, enum reach_hosted how, bool own_host, const char *why)
 {
     if (r->fsm.state != HOST)
         return;
@@ -291,7 +291,7 @@ void reach_hosted(struct reach *r, enum reach_hosted how, bool here, const char 
     } else if (r->hosts) {
         own(r);
     } else if (how == REACH_TAKEN) {
-        r->attempt.here = here;
+        r->attempt.own_host = own_host;
         call(r, NULL, false);
     } else {
         fail(r, why);

@@ -87,10 +87,10 @@ static void called(enum reach_called how)
     reach_called(self, &m, how, how == REACH_CONNECTED ? &a : NULL, "it does not answer", now);
 }
 
-static void join(bool here)
+static void join(bool own_host)
 {
     expect(REACH_ACT_LOOK);
-    reach_looked(self, REACH_FOUND_JOIN, here, "");
+    reach_looked(self, REACH_FOUND_JOIN, own_host, "");
     expect(REACH_ACT_CALL);
     ck_assert(!got.has_to);
 }

@@ -198,8 +198,9 @@ class Meeting
             }
             std::istringstream in(record);
             in >> number >> port >> host;
-            bool here = host == this_host(), found = here && is_at("localhost", port, number);
-            while (!found && !here && in >> address)
+            bool own_host = host == this_host(),
+                 found = own_host && is_at("localhost", port, number);
+            while (!found && !own_host && in >> address)
                 found = is_at(address, port, number);
             if (found) {
                 std::string mine = this_host() + " " + address;

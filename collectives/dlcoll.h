@@ -760,7 +760,10 @@ DLCOLL_API void dlcoll_bytes_free(dlcoll_bytes *all); /* NULL is allowed */
 #define DLCOLL_ANY_TAG    (-1)
 
 /* Sends `count` elements to rank `peer`. Returns (or is complete) when `send` may be reused; the
- * receiver may not have the message yet. With DLCOLL_SYNCHRONOUS it has. */
+ * receiver may not have the message yet. It may also wait for the receive of the message: it does
+ * when the message is large, or the receiver has 4 MiB of this rank's messages already (each
+ * counted as 128 bytes at least) that it has not called a receive for. With DLCOLL_SYNCHRONOUS the
+ * receiver has it. */
 DLCOLL_API int dlcoll_send(const void *send, size_t count, dlcoll_dtype dtype, int peer,
                            dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
 /* Receives a message of `count` elements from rank `peer`, or DLCOLL_ANY_SOURCE. */

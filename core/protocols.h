@@ -11,7 +11,7 @@
 #define PROTOCOL_DATA       10u /* between ranks over TCP: collectives/wire/wire.h */
 #define PROTOCOL_HOSTS      2u  /* between a head and its hosts: launcher/hosts/frame.h */
 #define PROTOCOL_SEGMENT    10u /* between a launcher and its workers: core/segment.h */
-#define PROTOCOL_SHM        9u  /* between the ranks of a node: collectives/shm/memory.c */
+#define PROTOCOL_SHM        10u /* between the ranks of a node: collectives/shm/memory.c */
 #define PROTOCOL_INSPECT    1u  /* between a launcher and dlaunch-inspect: agent/inspect/lines.h */
 
 /* What two nodes have in common, a byte each: begins every connection between launchers. */

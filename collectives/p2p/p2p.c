@@ -624,7 +624,8 @@ static bool try_send(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
                           .count = op->count,
                           .id = peer->next_id + 1};
     struct iovec iov[] = {{&f, P2P_FRAME_BYTES}, {op->buf, op->len}};
-    if (!ring_put(p->shm, op->peer, iov, P2P_FRAME_BYTES + op->len))
+    if (!ring_put(p->shm, op->peer, iov, P2P_FRAME_BYTES + op->len,
+                  P2P_WINDOW_BYTES - p2p_charge(op->len)))
         return false;
     peer->next_id++;
     record(p, op); /* when it is on its way already */
@@ -714,9 +715,11 @@ static bool take_back(struct p2p *p, struct p2p_op *op)
     for (struct p2p_op **at = &q->head; *at; at = &(*at)->next) {
         if (*at != op || op->moved)
             continue;
-        if (op->is_send)
+        if (op->is_send) {
             p2p_queue_remove(q, at);
-        else
+            if (op->frame.kind == P2P_EAGER && p2p_has_one_stream(p, op->peer))
+                p->peers[op->peer].ahead -= p2p_charge(op->len);
+        } else
             p2p_unpost(p, at);
         assert(op->state == (op->is_send ? P2P_QUEUED : P2P_POSTED));
         assert(p->any >= 0 && (op->any || p->peers[op->peer].posted >= 0));

@@ -1,15 +1,17 @@
 /* p2p.h: sends, receives and probes under way, in any order, between a communicator's ranks.
  *
  * Every message is announced by a header on the stream from its sender, in the order of the sends.
- * A small one (EAGER) follows at once; over TCP, where asking takes a round trip, one of modest
- * length does, too, while not too much of such is unmatched: every header says how much has been
- * matched of what went the other way. A large one (RTS) follows when the receiver has matched it
- * with a receive and says so (CTS), or the receiver fetches it itself, where it can read the
- * sender's memory and that is found to be faster (shm/cost.h; then it says FETCHED). It says so of
- * a small one, too, if the send is synchronous. A header that comes before its receive is kept, and
- * shown to probes; what comes from a rank of which nothing is expected, not even an answer, stays
- * in the socket. Answers go before messages that are not begun: a peer that awaits
- * one has at most a socket's worth to keep first.
+ * A small one (EAGER) follows at once, over TCP, where asking takes a round trip, also one of
+ * modest length: while not too much of such is unmatched. Over TCP every header says how much has
+ * been matched of what went the other way; within the node the receiver shows how much it keeps. So
+ * a rank keeps a bounded amount of each other one's messages, whatever these send. A large one
+ * (RTS), or one beyond that bound, follows when the receiver has matched it with a receive and says
+ * so (CTS), or the receiver fetches it itself, where it can read the sender's memory and that is
+ * found to be faster (shm/cost.h; then it says FETCHED). It says so of a small one, too, if the
+ * send is synchronous. A header that comes before its receive is kept, and shown to probes; what
+ * comes from a rank of which nothing is expected, not even an answer, stays in the socket. Answers
+ * go before messages that are not begun: a peer that awaits one has at most a socket's worth to
+ * keep first.
  *
  *     send   QUEUED -> (EAGER written) done
  *                                      or OFFERED, when synchronous -> (FETCHED) done

@@ -103,7 +103,8 @@ static void accept_offer(struct p2p *p, struct p2p_op *op, const struct p2p_fram
         copy_own(p, op, f);
         return;
     }
-    bool fetch = peer->t == p->shm && ring_may_fetch(p->comm, op->peer) &&
+    bool fetch = peer->t == p->shm && op->len > P2P_EAGER_BYTES &&
+                 ring_may_fetch(p->comm, op->peer) &&
                  cost_choose(&p->costs[size], 1, 0, size, &p->turns[size]) == COST_PULLED;
     op->accepted_ns = mono_ns();
     int r = fetch ? ring_fetch(p->comm, op->peer, op->buf, f->addr, op->len, &e) : 0;
@@ -122,8 +123,8 @@ static void accept_offer(struct p2p *p, struct p2p_op *op, const struct p2p_fram
 /* A message that was sent without asking has its receive. */
 static void count_taken(struct p2p_peer *peer, const struct p2p_frame *f, size_t len)
 {
-    if (f->kind == P2P_EAGER && len > P2P_EAGER_BYTES)
-        peer->taken += len;
+    if (f->kind == P2P_EAGER)
+        peer->taken += p2p_charge(len);
 }
 
 int p2p_match(struct p2p *p, int rank, const struct p2p_frame *f, struct p2p_op **op)
@@ -167,13 +168,23 @@ static struct p2p_unexpected *take_kept(struct p2p *p, struct p2p_unexpected **a
     return un;
 }
 
+/* A message that was sent without asking is kept, or no longer. Over TCP its sender learns that
+ * from what has been matched. */
+static void count_kept(struct p2p *p, struct p2p_peer *peer, size_t len, bool kept)
+{
+    peer->kept_bytes += kept ? p2p_charge(len) : -p2p_charge(len);
+    if (peer->t == p->shm)
+        ring_say_kept(p->shm, peer->in, peer->kept_bytes);
+}
+
 /* The receive gets it; at most half of it may be here. */
 static void receive(struct p2p *p, struct p2p_op *op, struct p2p_unexpected *un)
 {
     struct p2p_peer *peer = &p->peers[un->from];
     bool eager = un->frame.kind == P2P_EAGER, half = peer->messages.un == un;
     op->peer = un->from;
-    peer->kept_bytes -= eager ? un->len : 0;
+    if (eager)
+        count_kept(p, peer, un->len, false);
     if (half)
         peer->messages.un = NULL;
     if (check_fit(p, op, &un->frame) < 0) {
@@ -228,7 +239,8 @@ struct p2p_unexpected *p2p_keep(struct p2p *p, int rank, const struct p2p_frame 
     *un = (struct p2p_unexpected){.from = rank, .arrival = p->arrivals++, .frame = *f, .len = len};
     *at = un;
     peer->kept_tail = &un->next;
-    peer->kept_bytes += len;
+    if (f->kind == P2P_EAGER)
+        count_kept(p, peer, len, true);
     for (struct p2p_op **probe = &p->posted.head; *probe && *at == un;) {
         struct p2p_op *op = *probe;
         if (!op->probes || !match_fits(op, rank, f->tag)) {
@@ -243,16 +255,20 @@ struct p2p_unexpected *p2p_keep(struct p2p *p, int rank, const struct p2p_frame 
 
 /* -------------------------------------------------------------------------------------- posting */
 
-/* Whether it goes without asking. */
+/* Whether it goes without asking: it is not too long, and not too much of such is unmatched. Within
+ * the node the latter shows when it is written. */
 static bool goes_at_once(const struct p2p *p, const struct p2p_op *op)
 {
     struct p2p_peer *peer = &p->peers[op->peer];
-    if (op->len <= P2P_EAGER_BYTES)
-        return true;
-    if (op->sync || !p2p_has_one_stream(p, op->peer) || op->len > P2P_AHEAD_MOST ||
-        peer->ahead - peer->heard + op->len > P2P_WINDOW_BYTES)
+    bool one_stream = p2p_has_one_stream(p, op->peer);
+    size_t charge = p2p_charge(op->len);
+    if (op->len > (one_stream && !op->sync ? P2P_AHEAD_MOST : P2P_EAGER_BYTES))
         return false;
-    peer->ahead += op->len;
+    if (!one_stream)
+        return true;
+    if (peer->ahead - peer->heard + charge > P2P_WINDOW_BYTES)
+        return false;
+    peer->ahead += charge;
     return true;
 }
 

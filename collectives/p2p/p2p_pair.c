@@ -115,7 +115,7 @@ static int begin_frame(struct p2p *p, int rank, struct p2p_reading *in, struct e
 static void end_frame(struct p2p *p, struct p2p_reading *in, bool staged)
 {
     struct p2p_op *op = in->op;
-    if (op && staged && in->frame.kind == P2P_DATA) {
+    if (op && staged && in->frame.kind == P2P_DATA && op->len > P2P_EAGER_BYTES) {
         int size = cost_size(op->len);
         cost_take(&p->costs[size], size, &p->turns[size], COST_STAGED, mono_ns() - op->accepted_ns,
                   op->len);
@@ -275,15 +275,27 @@ static int read_frames(struct p2p *p, int rank, int stream, struct p2p_reading *
 
 /* -------------------------------------------------------------------------------------- writing */
 
+/* Within the node: the peer keeps so much already that a message must be offered to it. */
+static void ask_if_much_is_kept(const struct p2p *p, int rank, struct p2p_op *op)
+{
+    if (op->frame.kind != P2P_EAGER ||
+        ring_hear_kept(p->shm, rank) + p2p_charge(op->len) <= P2P_WINDOW_BYTES)
+        return;
+    op->frame.kind = P2P_RTS;
+    op->with_data = false;
+}
+
 /* Writes the first operation's frame and data. 1: all of it; 0: not now; or negative. */
 static int write_head(struct p2p *p, int rank, int stream, struct p2p_op *op, bool *moved)
 {
     struct p2p_peer *peer = &p->peers[rank];
     uint8_t frame[FRAME_DISTANCE] = {0};
     struct err e;
-    size_t len = op->with_data ? op->len : 0, head = head_len(p, rank, len);
     if (p2p_has_one_stream(p, rank) && op->moved == 0)
         op->frame.taken = peer->taken;
+    else if (op->moved == 0)
+        ask_if_much_is_kept(p, rank, op);
+    size_t len = op->with_data ? op->len : 0, head = head_len(p, rank, len);
     memcpy(frame, &op->frame, P2P_FRAME_BYTES);
     while (op->moved < head + len) {
         struct iovec iov[2];

@@ -19,6 +19,7 @@ enum {
 #include "collectives/comm/selection.def"
     P2P_FRAME_BYTES = sizeof(struct p2p_frame),
     P2P_AHEAD_BYTES = 4096,
+    P2P_KEEP_BYTES = 128, /* a shorter message counts so much: it takes as much to keep */
     P2P_PLACED_BYTES = 64 * 1024,
 };
 
@@ -68,10 +69,10 @@ struct p2p_peer {
     struct p2p_queue in_reply; /* receives whose CTS or FETCHED is to be written */
     struct p2p_queue accepted; /* receives that wait for DATA */
     struct p2p_unexpected *kept, **kept_tail;
-    size_t kept_bytes;
+    size_t kept_bytes;                    /* p2p_charge() of those that were sent without asking */
     struct p2p_reading replies, messages; /* of one stream: all of it is read as messages are */
     uint64_t next_id;
-    /* Bytes of messages up to the eager limit since the beginning: sent without asking; of these,
+    /* Over TCP, p2p_charge() of messages since the beginning: sent without asking; of these,
      * matched as the peer reports; and of the peer's messages, matched here. */
     uint64_t ahead, heard, taken;
     int posted;        /* receives and probes of this peer */
@@ -107,6 +108,12 @@ struct p2p {
     struct coll_call failed_op;  /* then: what has failed, */
     struct coll_failure failure; /* and how */
 };
+
+/* What a message takes of the window of its sender with its receiver. */
+static inline size_t p2p_charge(size_t len)
+{
+    return len > P2P_KEEP_BYTES ? len : P2P_KEEP_BYTES;
+}
 
 /* --------------------------------------------------------------------------------------- queues */
 

@@ -231,13 +231,27 @@ static void prepare_next(const struct shm *s, const struct end *end, uint32_t mo
         prefetch((uint8_t *)(end->out->cells + s->ring_cells) + at, more);
 }
 
-bool ring_put(struct transport *base, int stream, const struct iovec *iov, size_t len)
+void ring_say_kept(struct transport *base, int stream, uint64_t bytes)
+{
+    const struct end *end = &((struct rings *)base)->ends[stream];
+    atomic_store_explicit(&end->in->kept, bytes, memory_order_relaxed);
+}
+
+uint64_t ring_hear_kept(const struct transport *base, int stream)
+{
+    const struct end *end = &((const struct rings *)base)->ends[stream];
+    return atomic_load_explicit(&end->out->kept, memory_order_relaxed);
+}
+
+bool ring_put(struct transport *base, int stream, const struct iovec *iov, size_t len,
+              uint64_t most_kept)
 {
     struct rings *t = (struct rings *)base;
     struct end *end = &t->ends[stream];
     const struct shm *s = t->comm->shm;
     struct cursor c = {.iov = iov};
     if (t->closed || atomic_load_explicit(&end->peer->left, memory_order_acquire) ||
+        atomic_load_explicit(&end->out->kept, memory_order_relaxed) > most_kept ||
         len > SHM_CELL_BYTES + s->ring_bytes / CHUNK_PARTS || !fill_cell(s, end, &c, len))
         return false;
     prepare_next(s, end, more_bytes((uint32_t)len));

@@ -18,9 +18,15 @@ int ring_new(struct transport **out, struct dlcoll_comm *comm, struct err *e);
 /* Whether that rank of this node has closed the communicator in order. */
 bool ring_has_left(const struct dlcoll_comm *comm, int peer);
 
+/* How much the reader of a stream has taken out of its ring and keeps: the reader says it, and the
+ * writer hears it. */
+void ring_say_kept(struct transport *t, int stream, uint64_t bytes);
+uint64_t ring_hear_kept(const struct transport *t, int stream);
+
 /* For messages in one piece. Sends all `len` bytes of the list at once and returns true, or sends
- * nothing and returns false. */
-bool ring_put(struct transport *t, int stream, const struct iovec *iov, size_t len);
+ * nothing and returns false: there is no room, or the reader keeps more than `most_kept`. */
+bool ring_put(struct transport *t, int stream, const struct iovec *iov, size_t len,
+              uint64_t most_kept);
 /* Polls up to `tries` times for a piece. Returns its beginning and its length in *len; a piece
  * longer than a cell must be received or taken. NULL: there is none. */
 const void *ring_look(struct transport *t, int stream, int tries, size_t *len);

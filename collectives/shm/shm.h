@@ -142,6 +142,8 @@ struct shm_ring {
     /* Written by the reader: cells and data bytes that it has consumed. */
     _Alignas(SHM_LINE) _Atomic uint32_t cells_read;
     _Atomic uint32_t data_read;
+    /* Likewise, and seldom: ring_say_kept(). */
+    _Alignas(SHM_LINE) _Atomic uint64_t kept;
     _Alignas(SHM_LINE) struct shm_cell cells[]; /* followed by the data area */
 };
 

@@ -326,6 +326,70 @@ START_TEST(messages_of_modest_length_are_not_asked_for)
 }
 END_TEST
 
+/* Small messages are sent before the other rank, which looks for another one, receives any of them:
+ * up to a bound. Sends beyond it wait, and complete when it receives. */
+struct flood {
+    size_t len;
+    int most; /* that complete at once, at most: what the receiver keeps and what is on its way */
+};
+
+static void flood_and_wait(dlcoll_comm *comm, void *arg)
+{
+    const struct flood *f = arg;
+    int rank = dlcoll_rank(comm), peer = 1 - rank, done = 0;
+    int n = 3 * P2P_WINDOW_BYTES / (int)f->len;
+    uint8_t *in = xmalloc(f->len), word = 0;
+    uint32_t *number = xcalloc(1, f->len + sizeof(*number));
+    dlcoll_opts later = DLCOLL_OPTS_INIT;
+    later.tag = 1;
+    for (int turn = 0; turn < 2; turn++) {
+        dlcoll_work **sends = xcalloc((size_t)n, sizeof(*sends));
+        uint8_t *all = xcalloc((size_t)n, f->len);
+        for (int i = 0; i < n && rank == 0; i++) {
+            memcpy(all + (size_t)i * f->len, &i, sizeof(i));
+            THREAD_OK(dlcoll_send(all + (size_t)i * f->len, f->len, DLCOLL_U8, peer, comm, &later,
+                                  &sends[i]));
+        }
+        if (rank == 0) /* its receiver has seen all that has been sent before */
+            THREAD_OK(dlcoll_send(&word, 1, DLCOLL_U8, peer, comm, NULL, NULL));
+        else
+            THREAD_OK(dlcoll_recv(&word, 1, DLCOLL_U8, peer, comm, NULL, NULL));
+        for (int i = 0; i < n && rank == 0; i++)
+            done += dlcoll_test(sends[i]) == 0;
+        THREAD_EXPECT(rank == 1 || (done > 0 && done <= f->most), "%d of %d, at most %d", done, n,
+                      f->most);
+        if (rank == 0)
+            THREAD_OK(dlcoll_send(&word, 1, DLCOLL_U8, peer, comm, NULL, NULL));
+        else
+            THREAD_OK(dlcoll_recv(&word, 1, DLCOLL_U8, peer, comm, NULL, NULL));
+        for (int i = 0; i < n && rank == 1; i++) {
+            THREAD_OK(dlcoll_recv(in, f->len, DLCOLL_U8, peer, comm, &later, NULL));
+            memcpy(number, in, sizeof(*number));
+            THREAD_EXPECT(*number == (uint32_t)i, "message %u, not %d", *number, i);
+        }
+        for (int i = 0; i < n && rank == 0; i++) {
+            THREAD_OK(dlcoll_wait(sends[i]));
+            dlcoll_work_free(sends[i]);
+        }
+        done = 0;
+        free(sends);
+        free(all);
+    }
+    free(number);
+    free(in);
+}
+
+START_TEST(unexpected_messages_have_a_bound)
+{
+    size_t len = _i % 2 ? P2P_EAGER_BYTES : 1000;
+    /* in shared memory also what the rings hold, less than 1 MiB */
+    struct flood f = {len, (P2P_WINDOW_BYTES + (1 << 20)) / (int)len};
+    if (_i >= 2)
+        setenv("DLCOLL_SHM", "1", 1);
+    thread_ranks_run(2, flood_and_wait, &f);
+}
+END_TEST
+
 /* Large and small messages both ways at once, received in another order. */
 static void both_ways(dlcoll_comm *comm, void *arg)
 {
@@ -405,6 +469,9 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, answers_arrive_behind_unexpected_messages, 0, 2);
     tcase_add_test(tc, messages_of_modest_length_are_not_asked_for);
     tcase_add_test(tc, both_ways_at_once);
+    tc = test_case(s, "bound", 60);
+    tcase_add_checked_fixture(tc, without_memory, NULL);
+    tcase_add_loop_test(tc, unexpected_messages_have_a_bound, 0, 4);
     return s;
 }
 

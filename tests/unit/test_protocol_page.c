@@ -750,8 +750,12 @@ START_TEST(data_connections)
            test_text("In channel %d the header is %s.", CHANNEL_P2P, text_of_p2p_frame.words));
     expect(path, text, test_text("A message of more than %lu KiB is offered", KIB(P2P_AHEAD_MOST)));
     expect(path, text,
-           test_text("more than %lu KiB is offered too if more than %lu MiB", KIB(P2P_EAGER_BYTES),
-                     KIB(P2P_WINDOW_BYTES) / 1024));
+           test_text("offered if more than %lu MiB of messages that were not would be unmatched "
+                     "at the receiver, where each counts as %d bytes or more",
+                     KIB(P2P_WINDOW_BYTES) / 1024, P2P_KEEP_BYTES));
+    expect(path, text,
+           test_text("a message of more than %lu KiB is offered; the receiver writes",
+                     KIB(P2P_EAGER_BYTES)));
     expect(path, text,
            test_text("a message of %d KiB or more, so that the message begins %d bytes after",
                      FRAME_LONG / 1024, FRAME_DISTANCE));

@@ -62,6 +62,7 @@ struct pmix {
     char host[HOST_MAX + 16];
     char run_id[48];
     char folder[256];               /* of temporary files; "": none */
+    char session[272];              /* the folder in it that ranks empty when they end */
     int folder_fd;                  /* holds its lock */
     char nspace[PMIX_NAME_MAX + 1]; /* of the round; "": none is registered */
     int nranks, base_rank, world_size;
@@ -480,8 +481,8 @@ static int register_job(struct pmix *p, const struct rank_table *t, int group_ra
     items[n++] = item_text("pmix.lpeers", (char *)peers.data);
     items[n++] = item_rank("pmix.lldr", own->base_rank);
     items[n++] = item_text("pmix.jobid", p->nspace);
-    items[n++] = item_text("pmix.tmpdir", p->folder);
-    items[n++] = item_text("pmix.nsdir", p->folder);
+    items[n++] = item_text("pmix.tmpdir", p->session);
+    items[n++] = item_text("pmix.nsdir", p->session);
     items[n++] = item_bool("pmix.ndosub", p->oversubscribed);
     assert(n == ITEMS_OF_JOB);
     if (napps == 0)
@@ -628,6 +629,11 @@ int pmix_begin(struct pmix *p, const struct rank_table *t, int group_rank, bool 
     int rc = p->up ? 0 : server_open(p, e);
     if (rc < 0)
         return rc;
+    /* Each rank of Open MPI that ends removes all that is in its session's folder: neither the
+     * server's files nor what others share may be there. */
+    snprintf(p->session, sizeof(p->session), "%s/session", p->folder);
+    if (mkdir(p->session, 0700) < 0 && errno != EEXIST)
+        return err_sys(e, errno, "a folder for PMIx: %s", p->session);
     p->nranks = own->nproc;
     p->base_rank = own->base_rank;
     p->world_size = t->world_size;

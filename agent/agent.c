@@ -15,25 +15,21 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "agent/base/job_env.h"
 #include "agent/base/signals.h"
 #include "agent/features.h"
 #include "agent/job_signals.h"
-#include "agent/process/data_socket.h"
 #include "agent/process/exit_notify.h"
-#include "agent/process/file_limit.h"
 #include "agent/process/oom.h"
 #include "agent/process/sweep.h"
 #include "agent/report/pod_message.h"
 #include "agent/report/report.h"
 #include "agent/rules/agent_rules.h"
-#include "agent/worker.h"
+#include "agent/worker_group.h"
 #include "core/clock.h"
 #include "core/debug_assert.h"
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/patient.h"
 #include "core/parse.h"
 #include "core/uvx.h"
 #include "rendezvous/rules/text.h"
@@ -56,27 +52,14 @@ struct agent {
     uv_timer_t tick;      /* when the rules want to know that time has passed */
     uv_timer_t end_timer; /* --end_warning */
 
-    struct rdzv *rdzv;           /* NULL: closed */
-    struct rdzv_info info;       /* a copy, made when the state becomes NODE_DONE */
-    struct stdio_pump *pump;     /* NULL: closed */
-    struct warm_pool *warm_pool; /* NULL: no warm interpreters */
-    struct reaper *reaper;
-    struct exit_notify *exit_notify;
-    struct placement *placement;
-    struct cgroup cgroup;
-    struct log_dir log_dir;
-    struct patient *files; /* of its server */
-    int null_fd;
-    struct worker_context ctx;
-    struct worker_env_shared **env; /* of each program */
-    struct variables variables;     /* of features, for all workers */
-    int world_size;                 /* of the last round */
-    uint64_t began_ns;              /* day_ns() */
-    struct sweep sweep;
+    struct rdzv *rdzv;     /* NULL: closed */
+    struct rdzv_info info; /* a copy, made when the state becomes NODE_DONE */
+    struct worker_group group;
+    int world_size;    /* of the last round */
+    uint64_t began_ns; /* day_ns() */
 
     const struct rdzv_stop *stop;     /* while on_stop() runs: why the round stops */
     const struct rdzv_result *result; /* how the job has ended; NULL: it has not */
-    char leftover[512];               /* the processes that could not be killed; "": none */
     char *lost_output; /* the first text about output that could not be written; NULL: none */
     bool hurried;      /* other nodes are not waited for */
     int nclosing;
@@ -112,38 +95,6 @@ void *agent_feature(const struct agent *a, const struct feature *f)
 
 /* --------------------------------------------------------------------------- actions: the round */
 
-static void forget_env(struct agent *a)
-{
-    int n = a->node.job->programs ? a->node.job->programs->n : 1;
-    bool in_use = !spawn_settle(a->node.spawner); /* by a child whose execve() hangs */
-    for (int i = 0; a->env && i < n; i++) {
-        if (!in_use)
-            worker_env_shared_free(a->env[i]);
-        a->env[i] = NULL;
-    }
-}
-
-static int make_round(struct agent *a, struct err *e)
-{
-    if (programs_check(a->node.job->programs, a->node.table->world_size, e) < 0)
-        return e->code;
-    exit_notify_unwatch(a->exit_notify);
-    segment_close(&a->node.segment);
-    forget_env(a);
-    if (a->cgroup.killed) {
-        cgroup_renew(&a->cgroup);
-        guardian_set_path(a->link->page->cgroup, a->cgroup.path);
-    }
-    if (segment_open(&a->node.segment, a->node.table, a->node.group_rank, a->node.cpus, e) < 0)
-        return e->code;
-    a->node.log_dir = a->log_dir.run[0] && !a->log_dir.flat ? a->log_dir.attempt : "";
-    if (features_begin(a->features, e) < 0)
-        return e->code;
-    variables_fini(&a->variables);
-    features_variables(a->features, &a->variables);
-    return 0;
-}
-
 /* How many workers of all nodes --ranks lets through. */
 static int ranks_shown(const struct job_spec *job, int world_size)
 {
@@ -153,33 +104,16 @@ static int ranks_shown(const struct job_spec *job, int world_size)
     return n;
 }
 
-/* For the workers that start as this attempt, in place of those that have ended. */
-static int make_folders(struct agent *a, int attempt, int first, int n, struct err *e)
-{
-    log_dir_path *left = xcalloc((size_t)n + 1, sizeof(*left));
-    for (int i = 0; i < n; i++)
-        memcpy(left[i], a->node.workers[first + i].dir, sizeof(*left));
-    int r = log_dir_next_patiently(&a->log_dir, a->files, attempt, first, n, left, e);
-    free(left);
-    return r;
-}
-
 static void begin(struct agent *a)
 {
     struct err e = ERR_INIT;
-    int r = make_folders(a, a->node.restart_count, 0, a->node.job->nproc, &e);
-    for (int i = 0; i < a->node.job->nproc; i++)
-        worker_renew(&a->node.workers[i]);
-    if (r < 0 || make_round(a, &e) < 0) {
+    if (worker_group_make_round(&a->group, &e) < 0) {
         agent_rules_cannot(a->rules, e.msg, lease_clock_ns());
         return;
     }
-    if (a->node.job->rdzv.restart_policy == RESTART_GROUP)
-        exit_notify_watch(a->exit_notify, &a->node.segment);
-    stdio_set_filtered_dir(a->pump, a->log_dir.run[0] ? a->log_dir.attempt : NULL);
     if (a->node.job->job_console)
-        stdio_begin_job(a->pump, ranks_shown(a->node.job, a->world_size));
-    if (warm_pool_await(a->warm_pool))
+        stdio_begin_job(a->group.pump, ranks_shown(a->node.job, a->world_size));
+    if (worker_group_awaits_warm(&a->group))
         log_verbose("the first workers wait for a warm interpreter");
     else
         agent_rules_begun(a->rules, lease_clock_ns());
@@ -202,19 +136,7 @@ static const char *own_trouble(const struct agent *a, const struct worker *w)
 /* attempt: of a worker that is started again; 0: the round's. */
 static void start(struct agent *a, struct worker *w, int attempt)
 {
-    struct err e = ERR_INIT;
-    int r = 0;
-    if (attempt) {
-        a->node.restart_count = attempt;
-        forget_env(a);
-        log_verbose("starting rank %d again", w->rank);
-        r = make_folders(a, attempt, w->local_rank, 1, &e);
-    }
-    if (r < 0)
-        worker_cannot_start(w, &a->ctx, &e);
-    else
-        r = worker_start(w, &a->ctx, w, &e);
-    if (r < 0) {
+    if (worker_group_start(&a->group, w, attempt) < 0) {
         features_worker_ended(a->features, w);
         agent_rules_not_started(a->rules, w->local_rank, w->state == WORKER_EXITED,
                                 own_trouble(a, w), lease_clock_ns());
@@ -223,40 +145,9 @@ static void start(struct agent *a, struct worker *w, int attempt)
     agent_rules_started(a->rules, w->local_rank, lease_clock_ns());
     show_alive(a);
     features_worker_started(a->features, w);
-    log_verbose("rank %d (local rank %d) is pid %d%s", w->rank, w->local_rank, w->pid,
-                w->warm ? ", warm" : "");
-    if (attempt) {
-        spawn_settle(a->node.spawner);
-        warm_pool_fill(a->warm_pool);
-    }
-}
-
-static void all_started(struct agent *a)
-{
-    spawn_settle(a->node.spawner);
-    warm_pool_fill(a->warm_pool);
-    if (a->node.restart_count == 0) /* now that the workers run */
-        log_dir_sweep_patiently(&a->log_dir);
 }
 
 /* ---------------------------------------------------------------------------- actions: the stop */
-
-/* Ends the operations that this node's workers are in; `first` as in segment_raise(). */
-static void raise_abort(struct agent *a, const struct failure *first, const char *text)
-{
-    const struct rank_table *t = a->node.table;
-    struct failure lost;
-    if (first && first->kind == FAILURE_NODE && t && first->node >= 0 && first->node < t->nnodes &&
-        t->nodes[first->node].nproc > 0) {
-        lost =
-            *first; /* the lowest rank stands for all ranks of the lost node; its pid is unknown */
-        lost.rank = t->nodes[first->node].base_rank;
-        lost.pid = 0;
-        lost.exit_code = -1;
-        first = &lost;
-    }
-    segment_raise(&a->node.segment, first, text);
-}
 
 /* w: the worker whose failure stops the round; NULL: it stops for another reason. */
 static void end_operations(struct agent *a, const struct worker *w)
@@ -266,120 +157,30 @@ static void end_operations(struct agent *a, const struct worker *w)
         why.first = w->failure;
         failure_describe(&w->failure, why.text, sizeof(why.text));
         features_stops(a->features, &why);
-        raise_abort(a, &w->failure, why.text);
+        worker_group_abort(&a->group, &w->failure, why.text);
     } else {
-        raise_abort(a, a->stop->has_first ? &a->stop->first : NULL, a->stop->text);
+        worker_group_abort(&a->group, a->stop->has_first ? &a->stop->first : NULL, a->stop->text);
     }
 }
 
-static void signal_groups(struct agent *a, int signo)
-{
-    for (int i = 0; i < a->node.job->nproc; i++)
-        worker_signal_group(&a->node.workers[i], signo);
-}
-
-/* To the programs themselves; their helper processes would die of it. */
-static void signal_programs(struct agent *a, int signo)
-{
-    for (int i = 0; i < a->node.job->nproc; i++) {
-        if (worker_is_alive(&a->node.workers[i]))
-            kill(a->node.workers[i].pid, signo);
-    }
-}
-
-static void kill_all(struct agent *a)
-{
-    sweep_init(&a->sweep);
-    signal_groups(a, SIGKILL);
-    if (a->cgroup.fd >= 0) /* which the warm interpreters are in, too */
-        warm_pool_kill(a->warm_pool);
-    cgroup_kill(&a->cgroup);
-}
-
-/* Descendants that are not the workers': warm interpreters, what features run. malloc'ed. */
-static pid_t *pids_to_keep(struct agent *a, size_t *n)
-{
-    const pid_t *warm;
-    *n = warm_pool_pids(a->warm_pool, &warm);
-    pid_t *kept = xcalloc(*n + FEATURES_MAX, sizeof(*kept));
-    if (*n)
-        memcpy(kept, warm, *n * sizeof(*kept));
-    *n += features_helpers(a->features, kept + *n, FEATURES_MAX);
-    return kept;
-}
-
-/* Kills what the workers have left behind. */
 static void sweep(struct agent *a, bool first)
 {
-    size_t n;
-    if (warm_pool_is_forking(a->warm_pool)) { /* not to be taken for what workers left behind */
-        agent_rules_swept(a->rules, -1, lease_clock_ns());
-        return;
-    }
-    if (first)
-        sweep_init(&a->sweep);
-    pid_t *kept = pids_to_keep(a, &n);
-    int left = sweep_step(&a->sweep, kept, n);
-    free(kept);
-    if (left == 0 && a->sweep.killed)
-        log_notice("ended %u process%s that the workers had left behind", a->sweep.killed,
-                   a->sweep.killed == 1 ? "" : "es");
-    agent_rules_swept(a->rules, left, lease_clock_ns());
-}
-
-static void look_at_stuck(struct agent *a)
-{
-    bool freeing = false;
-    for (int i = 0; i < a->node.job->nproc; i++)
-        freeing |= worker_is_alive(&a->node.workers[i]) && exit_notify_runs(a->node.workers[i].pid);
-    agent_rules_stuck(a->rules, freeing, lease_clock_ns());
-}
-
-static void name_unkillable(struct agent *a)
-{
-    pid_t children[8];
-    size_t len = 0;
-    warm_pool_kill(a->warm_pool); /* they would be listed, too */
-    sweep_step(&a->sweep, NULL, 0);
-    int n = sweep_children(children, (int)ARRAY_LEN(children));
-    if (n == 0 && access("/proc/self", F_OK) < 0) {
-        snprintf(a->leftover, sizeof(a->leftover), "those that /proc does not show");
-        log_error("what the workers left behind could not be killed: %s", a->leftover);
-        return;
-    }
-    for (int i = 0; i < n && i < (int)ARRAY_LEN(children); i++) {
-        char one[160];
-        len += (size_t)snprintf(a->leftover + len, sizeof(a->leftover) - len, "%s%s", i ? "; " : "",
-                                sweep_describe(children[i], one, sizeof(one)));
-        if (len >= sizeof(a->leftover))
-            break;
-    }
-    log_error("%d process%s could not be killed: %s", n, n == 1 ? "" : "es", a->leftover);
+    agent_rules_swept(a->rules, worker_group_sweep(&a->group, first), lease_clock_ns());
 }
 
 static void abandon(struct agent *a)
 {
-    name_unkillable(a);
+    worker_group_abandon(&a->group);
     atomic_store(&a->link->page->abandoned, 1);
-    rdzv_leave(a->rdzv, STOP_INTERNAL, 125, a->leftover);
-    for (int i = 0; i < a->node.job->nproc; i++) {
-        struct worker *w = &a->node.workers[i];
-        if (!worker_is_alive(w))
-            continue;
-        struct reaper_exit x = {.pid = w->pid, .status = SIGKILL, .seen_ns = mono_ns()};
-        worker_exited(w, &a->ctx, &x, ASKED_BY_SIGKILL);
-        stdio_worker_exited(a->pump, w->local_rank);
-    }
+    rdzv_leave(a->rdzv, STOP_INTERNAL, 125, a->group.leftover);
 }
 
 static void report_stopped(struct agent *a, bool none_ran)
 {
     struct failure *all = xcalloc((size_t)a->node.job->nproc, sizeof(*all));
     size_t n = 0;
-    if (!none_ran) {
-        exit_notify_unwatch(a->exit_notify);
-        segment_close(&a->node.segment);
-    }
+    if (!none_ran)
+        worker_group_end_round(&a->group);
     for (int i = 0; i < a->node.job->nproc && !none_ran; i++) {
         struct worker *w = &a->node.workers[i];
         if (w->state != WORKER_CLOSED || (w->ok && !agent_rules_failed(a->rules)))
@@ -405,14 +206,8 @@ static void leave(struct agent *a, const struct agent_action *action)
 static void die(struct agent *a) __attribute__((noreturn));
 static void die(struct agent *a)
 {
-    struct sweep sweep;
     guardian_set_lease(a->link, 0); /* the fuse must not end this */
-    signal_groups(a, SIGKILL);
-    cgroup_kill(&a->cgroup);
-    sweep_init(&sweep);
-    sweep_run(&sweep, NULL, 0, (double)AGENT_UNKILLABLE_NS / 1e9);
-    cgroup_close(&a->cgroup);
-    log_dir_close(&a->log_dir);
+    worker_group_die(&a->group, (double)AGENT_UNKILLABLE_NS / 1e9);
     guardian_unlink(a->link->page);
     rdzv_abandon(a->rdzv);
     log_set_writer(NULL, NULL);
@@ -426,23 +221,11 @@ static void die(struct agent *a)
 
 static void free_agent(struct agent *a)
 {
-    for (int i = 0; i < a->node.job->nproc; i++)
-        close_fd(&a->node.workers[i].listen_fd);
-    exit_notify_free(a->exit_notify);
-    segment_close(&a->node.segment);
+    worker_group_free(&a->group);
     features_free(a->features);
     agent_rules_free(a->rules);
     event_log_fini(&a->node.log);
-    variables_fini(&a->variables);
-    forget_env(a);
-    free(a->env);
-    patient_free(a->files);
-    placement_free(a->placement);
-    warm_pool_free(a->warm_pool);
-    spawner_free(a->node.spawner);
-    close_fd(&a->null_fd);
     close_fd(&a->link->lifeline);
-    free(a->node.workers);
     free(a->status);
     free(a->lost_output);
     free(a);
@@ -453,31 +236,12 @@ static void agent_on_closed(void *arg)
     struct agent *a = arg;
     if (--a->nclosing > 0)
         return;
-    cgroup_close(&a->cgroup);
+    cgroup_close(&a->group.cgroup);
     atomic_store(&a->link->page->clean, 1);
     int exit_status = agent_rules_exit_status(a->rules);
     struct agent_callbacks cb = a->cb;
     free_agent(a);
     cb.on_done(cb.arg, exit_status);
-}
-
-/* Returns the report for people; malloc'ed. NULL: it has been written to job->report_fd. */
-static char *report_text(const struct report_input *in)
-{
-    char *text = NULL;
-    size_t len;
-    FILE *out = open_memstream(&text, &len);
-    if (!out)
-        return NULL;
-    int fd = in->job->report_fd;
-    int columns = fd ? in->job->report_columns : fd_columns(STDERR_FILENO);
-    report_print(out, in, columns > 0, columns);
-    fclose(out);
-    if (!fd)
-        return text;
-    fd_write_all(fd, text, len);
-    free(text);
-    return NULL;
 }
 
 /* Writes what --report asks for. Returns what is printed when all output has been; malloc'ed. */
@@ -498,8 +262,8 @@ static char *make_report(struct agent *a)
         .started_wall_ns = a->began_ns,
         .ended_wall_ns = ended_ns,
         .elapsed = (double)(ended_ns - a->began_ns) / 1e9,
-        .log_dir = a->log_dir.run[0] && !a->log_dir.flat ? a->log_dir.run : NULL,
-        .leftover = a->leftover[0] ? a->leftover : NULL,
+        .log_dir = a->group.log_dir.run[0] && !a->group.log_dir.flat ? a->group.log_dir.run : NULL,
+        .leftover = a->group.leftover[0] ? a->group.leftover : NULL,
         .lost_output = a->lost_output,
     };
     features_report(a->features, &in);
@@ -518,7 +282,7 @@ static char *make_report(struct agent *a)
 static void on_output_written(void *arg, bool all)
 {
     struct agent *a = arg;
-    a->pump = NULL;
+    a->group.pump = NULL;
     log_set_writer(NULL, NULL);
     if (!all)
         log_set_patience(IMPATIENT_MS);
@@ -534,20 +298,20 @@ static void finish(struct agent *a)
     const struct failure *first = result->n ? &result->failures[0] : NULL;
     int exit_status = agent_rules_exit_status(a->rules);
     bool requested = report_was_stopped(result->reason) || result->reason == STOP_TIMEOUT;
-    warm_pool_kill(a->warm_pool);
+    warm_pool_kill(a->group.warm_pool);
     features_finish(a->features, result);
     if (first && first->local_rank >= 0 && first->local_rank < a->node.job->nproc &&
         a->node.workers[first->local_rank].rank == first->rank)
-        worker_hand_up_error_file(&a->node.workers[first->local_rank], &a->ctx);
+        worker_hand_up_error_file(&a->node.workers[first->local_rank], &a->group.ctx);
     if (a->cb.on_end)
         a->cb.on_end(a->cb.arg, exit_status, exit_status ? result->text : "");
     /* Before the report, which must not name a folder that is removed because it is empty. */
-    log_dir_close_patiently(&a->log_dir, a->files);
+    log_dir_close_patiently(&a->group.log_dir, a->group.files);
     struct stdio_pump_end end = {.patience = requested ? UNREAD_S : -1,
                                  .last_words = make_report(a),
                                  .on_closed = on_output_written,
                                  .arg = a};
-    stdio_pump_close(a->pump, &end);
+    stdio_pump_close(a->group.pump, &end);
 }
 
 /* Signals are handled until here, because one may end the wait for other nodes. */
@@ -560,14 +324,13 @@ static void on_rdzv_closed(void *arg)
 
 static void close_parts(struct agent *a)
 {
-    exit_notify_unwatch(
-        a->exit_notify); /* its thread wakes the loop through a handle of the scope */
+    exit_notify_unwatch(a->group.exit_notify); /* whose thread wakes the loop */
     a->nclosing = 4;
     features_close(a->features, agent_on_closed, a);
     rdzv_close(a->rdzv, on_rdzv_closed, a);
     if (a->hurried)
         rdzv_hurry(a->rdzv);
-    reaper_close(a->reaper, agent_on_closed, a);
+    reaper_close(a->group.reaper, agent_on_closed, a);
     uvx_scope_close(&a->scope, agent_on_closed, a);
 }
 
@@ -577,8 +340,8 @@ static void close_parts(struct agent *a)
 static void on_warm_end(uv_timer_t *t)
 {
     struct agent *a = container_of(t, struct agent, tick);
-    bool overdue = mono_ns() - a->sweep.started_ns > AGENT_UNKILLABLE_NS;
-    if (sweep_step(&a->sweep, NULL, 0) > 0 && !overdue)
+    bool overdue = mono_ns() - a->group.sweep.started_ns > AGENT_UNKILLABLE_NS;
+    if (sweep_step(&a->group.sweep, NULL, 0) > 0 && !overdue)
         uv_timer_start(t, on_warm_end, SWEEP_MS, 0);
     else
         close_parts(a);
@@ -586,18 +349,18 @@ static void on_warm_end(uv_timer_t *t)
 
 static void close_agent(struct agent *a)
 {
-    if (!a->warm_pool) {
+    if (!a->group.warm_pool) {
         close_parts(a);
         return;
     }
-    sweep_init(&a->sweep);
+    sweep_init(&a->group.sweep);
     on_warm_end(&a->tick);
 }
 
 static void hurry(struct agent *a)
 {
-    if (a->pump)
-        stdio_pump_hurry(a->pump);
+    if (a->group.pump)
+        stdio_pump_hurry(a->group.pump);
     else if (a->nclosing && a->rdzv)
         rdzv_hurry(a->rdzv);
     else
@@ -629,9 +392,7 @@ static void say(const struct agent_action *action)
 
 static void prepared(struct agent *a)
 {
-    uint16_t *ports = xcalloc((size_t)a->node.job->nproc, sizeof(*ports));
-    for (int i = 0; i < a->node.job->nproc; i++)
-        ports[i] = a->node.workers[i].port;
+    uint16_t *ports = worker_group_ports(&a->group);
     rdzv_prepared(a->rdzv, ports, a->node.job->nproc);
     free(ports);
 }
@@ -676,7 +437,7 @@ static void carry_out(struct agent *a, const struct agent_action *action)
         start(a, w, action->attempt);
         break;
     case AGENT_STARTED:
-        all_started(a);
+        worker_group_started(&a->group);
         break;
     case AGENT_FAILED:
         rdzv_failed(a->rdzv, &w->failure);
@@ -685,19 +446,19 @@ static void carry_out(struct agent *a, const struct agent_action *action)
         end_operations(a, w);
         break;
     case AGENT_SIGNAL_GROUPS:
-        signal_groups(a, action->signo);
+        worker_group_signal(&a->group, action->signo);
         break;
     case AGENT_SIGNAL_PROGRAMS:
-        signal_programs(a, action->signo);
+        worker_group_signal_programs(&a->group, action->signo);
         break;
     case AGENT_KILL:
-        kill_all(a);
+        worker_group_kill(&a->group);
         break;
     case AGENT_SWEEP:
         sweep(a, action->first);
         break;
     case AGENT_STUCK:
-        look_at_stuck(a);
+        agent_rules_stuck(a->rules, worker_group_is_freeing(&a->group), lease_clock_ns());
         break;
     case AGENT_ABANDON:
         abandon(a);
@@ -780,12 +541,7 @@ static void on_prepare(void *arg, struct generation gen, int group_rank, int nno
     log_verbose("round %u: this is node %d of %d", gen.counter, group_rank, nnodes);
     if (!agent_rules_prepare(a->rules, lease_clock_ns()))
         return;
-    for (int i = 0; i < a->node.job->nproc && e.code == 0; i++) {
-        struct worker *w = &a->node.workers[i];
-        close_fd(&w->listen_fd);
-        w->listen_fd = data_socket_listen(i, nnodes == 1, &w->port, &e);
-    }
-    if (e.code) {
+    if (worker_group_listen(&a->group, nnodes == 1, &e) < 0) {
         agent_rules_cannot(a->rules, e.msg, lease_clock_ns());
     } else {
         features_prepare(a->features);
@@ -802,7 +558,7 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     a->node.table = table;
     a->node.group_rank = group_rank;
     a->node.restart_count = table->restart_count;
-    a->ctx.store_port = rdzv_relay_port(a->rdzv);
+    a->group.ctx.store_port = rdzv_relay_port(a->rdzv);
     a->world_size = table->world_size;
     advance(a);
 }
@@ -827,7 +583,7 @@ static void on_respawn(void *arg, int local_rank, int restart_count)
 static void on_worker_exiting(void *arg)
 {
     struct agent *a = arg;
-    reaper_look(a->reaper);
+    reaper_look(a->group.reaper);
     for (int i = 0; i < a->node.job->nproc && a->node.state == NODE_RUNNING; i++) {
         struct worker *w = &a->node.workers[i];
         int status = w->state == WORKER_RUNNING && exit_notify_has_begun(&a->node.segment, i)
@@ -838,7 +594,7 @@ static void on_worker_exiting(void *arg)
         features_worker_exits(a->features, w);
         if (w->state != WORKER_RUNNING) /* it has called MPI_Abort: reported by now */
             continue;
-        worker_exiting(w, &a->ctx, status);
+        worker_exiting(w, &a->group.ctx, status);
         agent_rules_failing(a->rules, i, lease_clock_ns());
         advance(a);
     }
@@ -861,11 +617,11 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
     if (!worker_is_alive(w))
         return; /* abandon() has counted it as ended */
     enum worker_asked how = asked(a);
-    worker_exited(w, &a->ctx, x, how);
+    worker_exited(w, &a->group.ctx, x, how);
     const char *fault =
         w->ok && how == ASKED_NOTHING ? features_worker_fault(a->features, w) : NULL;
     if (fault)
-        worker_aborted(w, &a->ctx, 0, fault);
+        worker_aborted(w, &a->group.ctx, 0, fault);
     features_worker_ended(a->features, w);
     if (w->ok)
         segment_exited(&a->node.segment, w->local_rank);
@@ -875,13 +631,13 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
     agent_rules_exited(a->rules, w->local_rank, w->ok, lease_clock_ns());
     show_alive(a);
     advance(a);
-    stdio_worker_exited(a->pump, w->local_rank);
+    stdio_worker_exited(a->group.pump, w->local_rank);
 }
 
 static void on_orphan(void *arg, const struct reaper_exit *x)
 {
     struct agent *a = arg;
-    warm_pool_reaped(a->warm_pool, x->pid);
+    warm_pool_reaped(a->group.warm_pool, x->pid);
 }
 
 static void on_drained(void *arg, int local_rank)
@@ -890,7 +646,7 @@ static void on_drained(void *arg, int local_rank)
     struct worker *w = &a->node.workers[local_rank];
     if (w->state != WORKER_EXITED)
         return;
-    worker_closed(w, &a->ctx);
+    worker_closed(w, &a->group.ctx);
     features_worker_drained(a->features, w);
     agent_rules_drained(a->rules, local_rank, lease_clock_ns());
     advance(a);
@@ -978,9 +734,9 @@ static void on_suspend(struct agent *a)
         guardian_refuse_suspend(a->link);
         return;
     }
-    signal_groups(a, SIGSTOP);
+    worker_group_signal(&a->group, SIGSTOP);
     guardian_suspend(a->link);
-    signal_groups(a, SIGCONT);
+    worker_group_signal(&a->group, SIGCONT);
 }
 
 static void on_signal(void *arg, int signo)
@@ -999,11 +755,11 @@ static void on_signal(void *arg, int signo)
         on_suspend(a);
         break;
     case SIGCONT:
-        signal_groups(a, SIGCONT);
+        worker_group_signal(&a->group, SIGCONT);
         break;
     case SIGUSR1:
     case SIGUSR2:
-        signal_programs(a, signo);
+        worker_group_signal_programs(&a->group, signo);
         break;
     }
 }
@@ -1043,16 +799,6 @@ static bool merge_answers(void *arg, const struct rdzv_answers *answers, struct 
     return features_merge(answers, out);
 }
 
-static void signal_ranks(struct agent *a, const struct rdzv_request *r)
-{
-    log_verbose("%s", r->signal.text);
-    for (int i = 0; i < a->node.job->nproc; i++) {
-        const struct worker *w = &a->node.workers[i];
-        if (worker_is_alive(w) && (!*r->signal.ranks || parse_has(r->signal.ranks, w->rank)))
-            kill(w->pid, r->signal.signo);
-    }
-}
-
 /* A request that dlaunchctl has made here or on another node. */
 static void on_request(void *arg, const struct rdzv_request *r)
 {
@@ -1065,7 +811,8 @@ static void on_request(void *arg, const struct rdzv_request *r)
         agent_rules_kill(a->rules, r->kill.text, lease_clock_ns());
         advance(a);
     } else if (r->kind == REQUEST_SIGNAL) {
-        signal_ranks(a, r);
+        log_verbose("%s", r->signal.text);
+        worker_group_signal_ranks(&a->group, r->signal.ranks, r->signal.signo);
     }
 }
 
@@ -1128,13 +875,13 @@ static void node_get_status(struct node *n, struct agent_status *out)
 static uint64_t node_first_output(struct node *n, int local_rank)
 {
     struct agent *a = agent_of(n);
-    return a->pump ? stdio_worker_first_ns(a->pump, local_rank) : 0;
+    return a->group.pump ? stdio_worker_first_ns(a->group.pump, local_rank) : 0;
 }
 
 static uint64_t node_last_output(struct node *n, int local_rank)
 {
     struct agent *a = agent_of(n);
-    return a->pump ? stdio_worker_last_ns(a->pump, local_rank) : 0;
+    return a->group.pump ? stdio_worker_last_ns(a->group.pump, local_rank) : 0;
 }
 
 static void node_go_on(struct node *n)
@@ -1177,7 +924,7 @@ static void node_fail(struct node *n, int local_rank, const char *why)
     node_kill(n, local_rank, SIGKILL, why);
     if (n->job->rdzv.restart_policy == RESTART_WORKER)
         return;
-    worker_exiting(w, &a->ctx, SIGKILL);
+    worker_exiting(w, &a->group.ctx, SIGKILL);
     agent_rules_failing(a->rules, local_rank, lease_clock_ns());
     advance(a);
 }
@@ -1188,7 +935,7 @@ static void node_abort(struct node *n, int local_rank, int exit_code, const char
     struct worker *w = &n->workers[local_rank];
     if (n->state != NODE_RUNNING || w->state != WORKER_RUNNING)
         return;
-    worker_aborted(w, &a->ctx, exit_code, how);
+    worker_aborted(w, &a->group.ctx, exit_code, how);
     agent_rules_failing(a->rules, local_rank, lease_clock_ns());
     advance(a);
 }
@@ -1247,27 +994,6 @@ static int open_handles(struct agent *a, struct err *e)
     return 0;
 }
 
-static int open_log_dir(struct agent *a, struct err *e)
-{
-    const struct job_spec *job = a->node.job;
-    bool keeps_output = false;
-    for (int i = 0; i < job->nproc; i++)
-        keeps_output |= job->redirects[i] || job->tee[i];
-    if (job->log_dir || keeps_output) {
-        int rc = log_dir_open(&a->log_dir, job->log_dir, job->rdzv.run_id, e);
-        if (rc == 0 && !job->log_dir)
-            log_notice("the workers' output goes to %s (--log_dir names another folder)",
-                       a->log_dir.run);
-        return rc;
-    }
-    if (log_dir_open_flat(&a->log_dir, job->killed_at_once, e) < 0) {
-        log_warn("%s: the workers get no error files", e->msg);
-        *e = (struct err)ERR_INIT;
-    }
-    guardian_set_path(a->link->page->unlink_path[1], a->log_dir.shared ? NULL : a->log_dir.run);
-    return 0;
-}
-
 static void on_output_trouble(void *arg, const char *text, bool shown)
 {
     struct agent *a = arg;
@@ -1287,14 +1013,14 @@ static void on_output(void *arg, struct buf *records)
 static void on_output_taken(void *arg, size_t n)
 {
     struct agent *a = arg;
-    stdio_job_was_taken(a->pump, n);
+    stdio_job_was_taken(a->group.pump, n);
 }
 
 /* The console of the job is the one of this node. */
 static bool on_job_output(void *arg, const void *records, size_t n)
 {
     struct agent *a = arg;
-    return stdio_show_job(a->pump, records, n);
+    return stdio_show_job(a->group.pump, records, n);
 }
 
 static void on_output_room(void *arg)
@@ -1310,7 +1036,7 @@ static int most_ranks(const struct job_spec *job)
                                                             : WORLD_SIZE_MAX;
 }
 
-static int open_parts(struct agent *a, struct err *e)
+static int open_group(struct agent *a, struct err *e)
 {
     const struct job_spec *job = a->node.job;
     const struct stdio_pump_opts pump = {
@@ -1329,48 +1055,18 @@ static int open_parts(struct agent *a, struct err *e)
         .on_room = on_output_room,
         .arg = a,
     };
-    const struct reaper_callbacks reaper = {
-        .arg = a, .on_worker = on_worker_exit, .on_orphan = on_orphan};
-    int r;
-    if ((r = spawner_new(&a->node.spawner, e)) < 0)
-        return r;
-    if ((r = file_limit_raise(job, e)) < 0)
-        return r;
-    a->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (a->null_fd < 0)
-        return err_sys(e, errno, "open /dev/null");
-    if ((r = placement_new(&a->placement, job->bind, job->nproc, job_env_gpus(job), e)) < 0 ||
-        (r = open_log_dir(a, e)) < 0 ||
-        (r = reaper_open(&a->reaper, a->node.loop, &reaper, e)) < 0 ||
-        (r = stdio_pump_open(&a->pump, a->node.loop, &pump, e)) < 0)
-        return r;
-    log_set_writer(stdio_write_line, a->pump);
-    if (job->isolation == ISOLATE_AUTO)
-        cgroup_open(&a->cgroup);
-    guardian_set_path(a->link->page->cgroup, a->cgroup.path);
-    a->node.cpus = usable_cpus();
-    return 0;
-}
-
-static int request_of(void *arg, int local_rank, struct spawn_request *req, struct err *e)
-{
-    struct agent *a = arg;
-    return worker_request(&a->node.workers[local_rank], &a->ctx, req, e);
-}
-
-static int open_warm_pool(struct agent *a, struct err *e)
-{
-    const struct warm_pool_opts opts = {.job = a->node.job,
-                                        .spawner = a->node.spawner,
-                                        .loop = a->node.loop,
-                                        .scope = &a->scope,
-                                        .request = request_of,
-                                        .on_settled = on_warm_settled,
-                                        .arg = a};
-    if (!a->node.job->warm.modules || a->node.job->nproc == 0)
-        return 0;
-    a->ctx.warm_pool = a->warm_pool = warm_pool_new(&opts, e);
-    return a->warm_pool ? 0 : -EMFILE;
+    const struct worker_group_callbacks cb = {
+        .on_exiting = on_worker_exiting,
+        .on_exit = on_worker_exit,
+        .on_orphan = on_orphan,
+        .on_warm_settled = on_warm_settled,
+        .pump = &pump,
+        .arg = a,
+    };
+    int r = worker_group_open(&a->group, &a->node, a->link, &cb, e);
+    if (r == 0)
+        r = open_handles(a, e);
+    return r < 0 ? r : worker_group_watch(&a->group, &cb, e);
 }
 
 static int open_features(struct agent *a, struct err *e)
@@ -1382,7 +1078,7 @@ static int open_features(struct agent *a, struct err *e)
     a->node.log.on_change = on_log_change;
     a->node.log.arg = a;
     int r = features_open(&a->features, &a->node, e);
-    a->ctx.features = a->features;
+    a->group.features = a->group.ctx.features = a->features;
     return r;
 }
 
@@ -1433,45 +1129,19 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
                  .started_ns = mono_ns(),
                  .oom_told = &link->page->oom_told,
                  .state_name = "INIT",
-                 .log_dir = "",
-                 .segment = SEGMENT_INIT,
-                 .workers = xcalloc((size_t)job->nproc, sizeof(struct worker))},
+                 .log_dir = ""},
         .began_ns = day_ns(),
         .link = link,
         .cb = *cb,
-        .cgroup = {.fd = -1},
-        .files = patient_new(),
-        .null_fd = -1,
         .status = xcalloc((size_t)job->nproc, sizeof(struct agent_worker_status)),
     };
-    for (int i = 0; i < job->nproc; i++)
-        a->node.workers[i] = (struct worker){.local_rank = i, .rank = -1, .listen_fd = -1};
-    a->env = xcalloc((size_t)(job->programs ? job->programs->n : 1), sizeof(*a->env));
     a->rules = make_rules(a);
-    int r = open_parts(a, e);
-    if (r < 0) {
-        log_dir_close(&a->log_dir);
-        if (!a->reaper) /* no handle is on the loop yet */
-            free_agent(a);
+    int r = open_group(a, e);
+    if (r < 0 && !a->group.reaper) { /* no handle is on the loop yet */
+        log_dir_close(&a->group.log_dir);
+        free_agent(a);
         return r;
     }
-    a->ctx = (struct worker_context){
-        .node = &a->node,
-        .variables = &a->variables,
-        .reaper = a->reaper,
-        .pump = a->pump,
-        .placement = a->placement,
-        .cgroup = &a->cgroup,
-        .log_dir = &a->log_dir,
-        .files = a->files,
-        .env = a->env,
-        .stdin_fd = a->null_fd,
-    };
-    r = open_handles(a, e);
-    if (r == 0)
-        a->exit_notify = exit_notify_new(loop, &a->scope, on_worker_exiting, a);
-    if (r == 0)
-        r = open_warm_pool(a, e);
     if (r == 0)
         r = open_features(a, e);
     struct rdzv_callbacks of_rdzv = callbacks;
@@ -1480,7 +1150,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
     if (!job->job_console)
         of_rdzv.on_output = NULL;
     if (r < 0 || (r = rdzv_open(&a->rdzv, loop, &job->rdzv, &of_rdzv, e)) < 0) {
-        log_dir_close(&a->log_dir);
+        log_dir_close(&a->group.log_dir);
         return r;
     }
     a->cb.on_state = NULL; /* the caller has no agent yet */

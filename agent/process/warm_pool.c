@@ -115,7 +115,7 @@ static void settle(struct warm_pool *s)
     if (s->first_round != AWAITED)
         return;
     s->first_round = SETTLED;
-    s->opts.on_settled(s->opts.arg);
+    s->opts.on_settled(s->opts.settled_arg);
 }
 
 static void settle_if_loaded(struct warm_pool *s)

@@ -35,8 +35,9 @@ struct warm_pool_opts {
     /* Sets what worker `local_rank` is started with in the present round; 0, or a negative errno.
      */
     int (*request)(void *arg, int local_rank, struct spawn_request *req, struct err *e);
+    void *arg;                     /* of request */
     void (*on_settled)(void *arg); /* after warm_pool_await() has returned true */
-    void *arg;
+    void *settled_arg;
 };
 
 /* NULL with an error: no descriptor is left. All other functions do nothing for NULL. */

@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "agent/report/report_words.h"
+#include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
 
@@ -603,4 +605,22 @@ void report_print(FILE *out, const struct report_input *in, int color, int colum
         print_bold(&pg, "Output that could not be written", in->lost_output);
     print_end(&pg);
     rule(&pg);
+}
+
+char *report_text(const struct report_input *in)
+{
+    char *text = NULL;
+    size_t len;
+    FILE *out = open_memstream(&text, &len);
+    if (!out)
+        return NULL;
+    int fd = in->job->report_fd;
+    int columns = fd ? in->job->report_columns : fd_columns(STDERR_FILENO);
+    report_print(out, in, columns > 0, columns);
+    fclose(out);
+    if (!fd)
+        return text;
+    fd_write_all(fd, text, len);
+    free(text);
+    return NULL;
 }

@@ -478,11 +478,74 @@ START_TEST(a_head_that_waits_for_a_reader_is_stopped)
 }
 END_TEST
 
+/* ------------------------------------------------------- the process between head and launcher */
+
+/* Starts a head that reaches this host by a program of the test's: `shell` runs "$cmd", whose
+ * process id is in %T/pid. Returns that of the process that the command becomes, when the job's
+ * worker has written %T/up. */
+static pid_t start_between(struct proc *p, const char *shell, const char *job)
+{
+    char *agent = tmppath("agent");
+    write_file(agent, test_text("#!/bin/sh\nshift\ncmd=\"echo \\$\\$ > %s; $*\"\n%s\n",
+                                tmppath("pid"), shell));
+    ck_assert_int_eq(chmod(agent, 0755), 0);
+    dlaunch_start(p, NULL, "--launch_agent %%T/agent -H elsewhere %s", job);
+    wait_until(is_there, tmppath("up"), 30, "the worker has begun");
+    return (pid_t)atoi(text_of_file(tmppath("pid")));
+}
+
+static bool has_no_child(void *pid)
+{
+    const char *path = test_text("/proc/%d/task/%d/children", *(pid_t *)pid, *(pid_t *)pid);
+    char *text = access(path, F_OK) == 0 ? read_file(path) : NULL;
+    bool none = text && !*text;
+    free(text);
+    return none;
+}
+
+static bool is_gone(void *pid)
+{
+    return kill(*(pid_t *)pid, 0) < 0;
+}
+
+/* The job is over, and the head takes nothing of what it has said last. */
+START_TEST(a_head_that_takes_nothing)
+{
+    struct proc p;
+    pid_t pid = start_between(&p, "sh -c \"$cmd\" | { dd bs=4096 count=16; sleep 1000; }",
+                              "sh -c 'echo > %T/up; head -c 200000 /dev/zero | tr \\\\0 x'");
+    wait_until(has_no_child, &pid, 30, "the launcher has ended");
+    ck_assert(!is_gone(&pid));
+    kill(pid, SIGTERM);
+    wait_until(is_gone, &pid, 15, "the process between head and launcher ends");
+    proc_fini(&p);
+}
+END_TEST
+
+/* The launcher has said its last words, and does not end. */
+START_TEST(a_launcher_that_does_not_end)
+{
+    struct proc p;
+    if (test_skip_sanitized("the fake calls must be in front of a sanitizer, which comes first"))
+        return;
+    pid_t pid = start_between(&p,
+                              test_text("export LD_PRELOAD=%s FAIL_END=%s\nexec sh -c \"$cmd\"",
+                                        build_path("tests/fake/failing_calls.so"), tmppath("end")),
+                              "%W append %T/up exit 0");
+    wait_until(is_there, tmppath("end"), 30, "the launcher is about to end");
+    kill(pid, SIGTERM);
+    wait_until(is_gone, &pid, 15, "the process between head and launcher ends");
+    proc_fini(&p);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("serve");
     TCase *tc = test_case(s, "jobs", 90);
     tcase_add_test(tc, a_head_that_waits_for_a_reader_is_stopped);
+    tcase_add_test(tc, a_head_that_takes_nothing);
+    tcase_add_test(tc, a_launcher_that_does_not_end);
     tcase_add_test(tc, a_job_runs);
     tcase_add_test(tc, one_console_for_all_hosts);
     tcase_add_test(tc, own_lines_come_behind_folded_ones);

@@ -217,6 +217,55 @@ START_TEST(calls_between_nodes_fail_once)
 }
 END_TEST
 
+/* Whatever the third node of 2:3 is refused, the other two end well: its trouble is its own.
+ * Returns how many calls of the kind it has made. */
+static uint32_t three_launchers(const char *what, int kind)
+{
+    struct proc p[3];
+    int port = free_port();
+    char *env[] = {test_text("TMPDIR=%s", tmppath("tmp")),
+                   test_text("XDG_RUNTIME_DIR=%s", tmppath("run")), g_marker, NULL};
+    memset((void *)g_count, 0, FAILING_KINDS * sizeof(*g_count));
+    for (int i = 0; i < 3; i++) {
+        char *line = test_text("--nnodes 2:3 --rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d "
+                               "--nproc_per_node 2 --redirects 3 --log_dir %s --rdzv_conf "
+                               "is_host=%d,last_call_timeout=1,join_timeout=20,"
+                               "keep_alive_interval=0.2,keep_alive_max_attempt=15 sh -c 'sleep "
+                               "0.2'",
+                               port, tmppath(test_text("logs%d", i)), i == 0);
+        if (i == 2)
+            start(&p[i], what, line);
+        else
+            dlaunch_start(&p[i], env, "%s", line);
+    }
+    for (int i = 2; i >= 0; i--) {
+        int status = proc_wait(&p[i], 30);
+        check_status(&p[i], what, status);
+        ck_assert_msg(i == 2 || status == 0, "%s: node %d: exit %d\n%s\nnode 2:\n%s", what, i,
+                      status, p[i].err, p[2].err);
+    }
+    for (int i = 0; i < 3; i++)
+        proc_fini(&p[i]);
+    check_nothing_left(what);
+    g_tries++;
+    return g_count[kind];
+}
+
+START_TEST(calls_of_one_node_cost_that_node)
+{
+    static const int starts[] = {FAILING_pipe,    FAILING_memfd, FAILING_mkdir, FAILING_socket,
+                                 FAILING_eventfd, FAILING_open,  FAILING_bind,  FAILING_listen};
+    int kind = starts[_i];
+    if (test_skip_sanitized("their own calls would fail"))
+        return;
+    setup_counters();
+    uint32_t made = three_launchers(test_text("FAIL_CALL=%s:0", kinds[kind]), kind);
+    for (uint32_t n = 1; is_wanted(kind) && n <= made; n += step_for(made) * 2)
+        three_launchers(test_text("FAIL_CALL=%s:%u", kinds[kind], n), kind);
+    printf("%-8s %5u calls of one node of three, %4d tries\n", kinds[kind], made, g_tries);
+}
+END_TEST
+
 /* A byte at a time, and interrupted again and again. */
 START_TEST(short_and_interrupted)
 {
@@ -402,6 +451,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "fail", 3600);
     tcase_add_loop_test(tc, every_call_fails_once, 0, FAILING_KINDS);
     tcase_add_loop_test(tc, calls_between_nodes_fail_once, 0, 16);
+    tcase_add_loop_test(tc, calls_of_one_node_cost_that_node, 0, 8);
     tcase_add_test(tc, no_line_is_lost_for_want_of_memory);
     tc = test_case(s, "short", 120);
     tcase_add_loop_test(tc, short_and_interrupted, 0, 2);

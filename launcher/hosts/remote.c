@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -20,6 +21,7 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/thread.h"
 #include "launcher/hosts/forward.h"
 #include "launcher/hosts/frame.h"
 #include "rendezvous/wire/endpoint.h"
@@ -88,18 +90,62 @@ static void say_hello(struct remote *r)
     frame_hello_put(&r->out, &h);
 }
 
+static void read_signals(struct remote *r);
+
+/* The file server of TMPDIR may not answer. */
+struct writing {
+    char folder[512];
+    uint8_t *program;
+    size_t len;
+    int done_fd, rc;
+};
+
+static void *write_it(void *arg)
+{
+    struct writing *w = arg;
+    char path[600];
+    if (mkdtemp(w->folder)) {
+        snprintf(path, sizeof(path), "%s/program", w->folder);
+        _cleanup_fd_ int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0700);
+        w->rc = fd < 0 ? -errno : fd_write_all(fd, w->program, w->len);
+    } else {
+        w->rc = -errno;
+        w->folder[0] = '\0';
+    }
+    eventfd_write(w->done_fd, 1);
+    return NULL;
+}
+
+/* Waits for the thread, until a signal asks for the end: then the thread keeps what it has. */
+static bool is_written(struct remote *r, int done_fd)
+{
+    struct pollfd f[] = {{done_fd, POLLIN, 0}, {r->signals, POLLIN, 0}};
+    while (!r->stop_ns && !f[0].revents) {
+        if (poll(f, 2, -1) > 0 && f[1].revents)
+            read_signals(r);
+    }
+    return f[0].revents != 0;
+}
+
 static int write_program(struct remote *r, const struct frame *f)
 {
     const char *tmp = getenv("TMPDIR");
-    char path[600];
-    snprintf(r->folder, sizeof(r->folder), "%s/dlaunch.XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(r->folder)) {
-        r->folder[0] = '\0';
-        return -errno;
+    struct writing *w = xcalloc(1, sizeof(*w));
+    *w = (struct writing){.program = xmalloc(f->len + 1), .len = f->len};
+    snprintf(w->folder, sizeof(w->folder), "%s/dlaunch.XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    memcpy(w->program, f->body, f->len);
+    w->done_fd = eventfd(0, EFD_CLOEXEC);
+    int rc = w->done_fd < 0 ? -errno : -thread_start(NULL, 0, write_it, w);
+    if (rc == 0 && !is_written(r, w->done_fd))
+        return -ECANCELED;
+    if (rc == 0) {
+        rc = w->rc;
+        strcpy(r->folder, w->folder);
     }
-    snprintf(path, sizeof(path), "%s/program", r->folder);
-    _cleanup_fd_ int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0700);
-    return fd < 0 ? -errno : fd_write_all(fd, f->body, f->len);
+    close_fd(&w->done_fd);
+    free(w->program);
+    free(w);
+    return rc;
 }
 
 static void remove_program(struct remote *r)
@@ -336,8 +382,6 @@ static void write_head(struct remote *r)
     else if (n < 0 && errno != EAGAIN && errno != EINTR)
         head_is_gone(r);
 }
-
-static void read_signals(struct remote *r);
 
 /* Writes all of it. A head that takes nothing is waited for, until a signal asks for the end: then
  * for LAST_S more. */

@@ -480,6 +480,11 @@ END_TEST
 
 /* ------------------------------------------------------- the process between head and launcher */
 
+static bool has_line(void *path)
+{
+    return is_there(path) && strchr(text_of_file(path), '\n');
+}
+
 /* Starts a head that reaches this host by a program of the test's: `shell` runs "$cmd", whose
  * process id is in %T/pid. Returns that of the process that the command becomes, when the job's
  * worker has written %T/up. */
@@ -491,6 +496,7 @@ static pid_t start_between(struct proc *p, const char *shell, const char *job)
     ck_assert_int_eq(chmod(agent, 0755), 0);
     dlaunch_start(p, NULL, "--launch_agent %%T/agent -H elsewhere %s", job);
     wait_until(is_there, tmppath("up"), 30, "the worker has begun");
+    wait_until(has_line, tmppath("pid"), 30, "the process is known");
     return (pid_t)atoi(text_of_file(tmppath("pid")));
 }
 
@@ -501,6 +507,13 @@ static bool has_no_child(void *pid)
     bool none = text && !*text;
     free(text);
     return none;
+}
+
+/* Whether this is dlaunch, with a thread besides its first one. */
+static bool is_writing(void *pid)
+{
+    char *status = text_of_file(test_text("/proc/%d/status", *(pid_t *)pid));
+    return strstr(status, "Name:\tdl-host\n") && strstr(status, "\nThreads:\t2\n");
 }
 
 static bool is_gone(void *pid)
@@ -516,6 +529,27 @@ START_TEST(a_head_that_takes_nothing)
                               "sh -c 'echo > %T/up; head -c 200000 /dev/zero | tr \\\\0 x'");
     wait_until(has_no_child, &pid, 30, "the launcher has ended");
     ck_assert(!is_gone(&pid));
+    kill(pid, SIGTERM);
+    wait_until(is_gone, &pid, 15, "the process between head and launcher ends");
+    proc_fini(&p);
+}
+END_TEST
+
+/* The server of TMPDIR does not answer while the program is copied there. */
+START_TEST(a_program_that_cannot_be_copied)
+{
+    struct proc p;
+    const char *tmp = tmppath("remote");
+    if (test_skip_sanitized("the fake calls must be in front of a sanitizer, which comes first"))
+        return;
+    mkdir(tmp, 0700);
+    pid_t pid =
+        start_between(&p,
+                      test_text("export TMPDIR=%s FAIL_SILENT=%s/dlaunch.XXXXXX LD_PRELOAD=%s\n"
+                                "touch %s\nexec sh -c \"$cmd\"",
+                                tmp, tmp, build_path("tests/fake/failing_calls.so"), tmppath("up")),
+                      "--bcast %W exit 0");
+    wait_until(is_writing, &pid, 30, "the program is being copied");
     kill(pid, SIGTERM);
     wait_until(is_gone, &pid, 15, "the process between head and launcher ends");
     proc_fini(&p);
@@ -546,6 +580,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_head_that_waits_for_a_reader_is_stopped);
     tcase_add_test(tc, a_head_that_takes_nothing);
     tcase_add_test(tc, a_launcher_that_does_not_end);
+    tcase_add_test(tc, a_program_that_cannot_be_copied);
     tcase_add_test(tc, a_job_runs);
     tcase_add_test(tc, one_console_for_all_hosts);
     tcase_add_test(tc, own_lines_come_behind_folded_ones);

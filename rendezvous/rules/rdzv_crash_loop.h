@@ -33,7 +33,8 @@ struct rdzv_starts {
 };
 
 struct rdzv_worker {
-    uint64_t start_ns; /* of its newest start; 0: it was not started again in this round */
+    uint64_t start_ns;    /* of its newest start; 0: it was not started again in this round */
+    uint64_t answered_ns; /* when its node saw the failure which that start answers, that clock */
     struct rdzv_starts starts;
 };
 

@@ -56,7 +56,6 @@ struct rdzv_node {
     int norders;
     uint32_t last_order;
     struct rdzv_worker *respawned; /* nproc, what is known of those that were started again; NULL */
-    uint64_t answered_ns; /* when the newest failure was seen that a respawn answers, its clock */
 };
 
 /* When the newest view or heartbeat answer was sent that the node has confirmed. */

@@ -869,7 +869,6 @@ static void order_respawn(struct rdzv_state *s, struct rdzv_node *n, const struc
                           uint64_t seen_ns, uint64_t now)
 {
     char text[FAILURE_TEXT_MAX];
-    n->answered_ns = seen_ns;
     uint64_t lived;
     struct rdzv_starts starts = *starts_of(s, f, now, &lived);
     uint64_t pause =
@@ -880,7 +879,8 @@ static void order_respawn(struct rdzv_state *s, struct rdzv_node *n, const struc
     order.due_ns = now + (pause > backoff(s) ? pause : backoff(s));
     if (!n->respawned)
         n->respawned = xcalloc((size_t)n->hello.nproc, sizeof(*n->respawned));
-    n->respawned[f->local_rank] = (struct rdzv_worker){order.due_ns, starts};
+    n->respawned[f->local_rank] =
+        (struct rdzv_worker){.start_ns = order.due_ns, .answered_ns = seen_ns, .starts = starts};
     n->orders = xrealloc(n->orders, (size_t)(n->norders + 1) * sizeof(*n->orders));
     n->orders[n->norders++] = order;
     if (order.due_ns > now && order.due_ns < s->respawn_at)
@@ -920,7 +920,8 @@ static void node_failed(struct rdzv_state *s, struct rdzv_node *n, const struct 
     f.attempt = f.attempt < s->restarts ? f.attempt : s->restarts;
     strcpy(f.host, n->hello.host);
     bool own = f.kind != FAILURE_STOPPED && !failure_is_early_exit(&f);
-    if (own && n->answered_ns && seen_ns <= n->answered_ns)
+    const struct rdzv_worker *w = n->respawned ? &n->respawned[f.local_rank] : NULL;
+    if (own && w && w->answered_ns && seen_ns <= w->answered_ns)
         return;
     if (own && !failure_log_knows(&s->log, f.rank))
         failure_event(s, &f);

@@ -525,7 +525,7 @@ static bool is_gone(void *pid)
 START_TEST(a_head_that_takes_nothing)
 {
     struct proc p;
-    pid_t pid = start_between(&p, "sh -c \"$cmd\" | { dd bs=4096 count=16; sleep 1000; }",
+    pid_t pid = start_between(&p, "sh -c \"$cmd\" | { dd bs=4096 count=16; sleep 50; }",
                               "sh -c 'echo > %T/up; head -c 200000 /dev/zero | tr \\\\0 x'");
     wait_until(has_no_child, &pid, 30, "the launcher has ended");
     ck_assert(!is_gone(&pid));

@@ -1,5 +1,5 @@
-/* kill -9 at random moments: a few of the trials of tests/trials/kill_trials.c, which is to be read.
- */
+/* kill -9 at random moments: a few of the trials of tests/trials/kill_trials.c (read that file
+ * first). */
 #include "tests/lib/test.h"
 
 #include "tests/lib/proc.h"

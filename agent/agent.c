@@ -271,7 +271,7 @@ static char *make_report(struct agent *a)
         log_error("%s",
                   result->text); /* no worker was started: reported like any other bad input */
     else if (exit_status != 0 || in.ledger)
-        text = report_text(&in);
+        text = report_make_text(&in);
     if (a->node.job->report_path && report_write_json(&in, &e) < 0)
         log_error("--report: %s", e.msg);
     if (exit_status != 0 && a->node.job->pod_message && pod_message_write(&in, &e) < 0)

@@ -607,7 +607,7 @@ void report_print(FILE *out, const struct report_input *in, int color, int colum
     rule(&pg);
 }
 
-char *report_text(const struct report_input *in)
+char *report_make_text(const struct report_input *in)
 {
     char *text = NULL;
     size_t len;

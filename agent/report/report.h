@@ -13,7 +13,7 @@
 void report_print(FILE *out, const struct report_input *in, int color, int columns);
 /* The same for where the report goes, as text; malloc'ed. NULL: there is no memory, or the text has
  * been written to job->report_fd. */
-char *report_text(const struct report_input *in);
+char *report_make_text(const struct report_input *in);
 
 /* The same as JSON to the file job->report_path, replaced atomically; also after success. The file
  * gets mode 0666 less the umask, as any output file that a user names; one that exists keeps its

@@ -16,3 +16,13 @@ const char *protocols_differ(uint32_t theirs, char *out, size_t cap)
     }
     return out;
 }
+
+const char *protocols_refusal(uint32_t theirs, const char *whom, char *out, size_t cap)
+{
+    char how[128];
+    snprintf(out, cap,
+             "it is another build of dlaunch than %s, and they speak differently (%s): install the "
+             "same on all nodes",
+             whom, protocols_differ(theirs, how, sizeof(how)));
+    return out;
+}

@@ -20,5 +20,7 @@
 /* "rendezvous 1, not 2; data of libdlcoll 8, not 9": how those of another build differ from the
  * ones here; "" if they do not. Returns out. */
 const char *protocols_differ(uint32_t theirs, char *out, size_t cap);
+/* Why a launcher of another build is refused by `whom`: one line. Returns out. */
+const char *protocols_refusal(uint32_t theirs, const char *whom, char *out, size_t cap);
 
 #endif

@@ -219,7 +219,7 @@ static void coordinator_drop_pending(struct pending *p, const char *why)
 static bool coordinator_on_preamble(struct link *l, uint32_t version)
 {
     struct caller *k = link_owner(l);
-    char text[RDZV_TEXT_MAX], how[RDZV_TEXT_MAX / 2];
+    char text[RDZV_TEXT_MAX];
     if (k->unwelcome && version != 0) {
         turn_away(k, k->unwelcome);
         return false;
@@ -230,12 +230,7 @@ static bool coordinator_on_preamble(struct link *l, uint32_t version)
         coordinator_drop(k, "it does not speak the protocol of dlaunch");
         return false;
     }
-    text_set(
-        text, sizeof(text),
-        "it is another build of dlaunch than the coordinator, and they speak differently (%s): "
-        "install the same on all nodes",
-        protocols_differ(version, how, sizeof(how)));
-    turn_away(k, text);
+    turn_away(k, protocols_refusal(version, "the coordinator", text, sizeof(text)));
     return false;
 }
 

@@ -1,11 +1,13 @@
 #include "rendezvous/wire/standby.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/mem.h"
 #include "core/netaddr.h"
+#include "core/protocols.h"
 #include "core/uvx.h"
 #include "rendezvous/rules/text.h"
 #include "rendezvous/wire/pending.h"
@@ -48,9 +50,19 @@ static void standby_drop_pending(struct pending *p, const char *why)
 static bool standby_on_preamble(struct link *l, uint32_t version)
 {
     struct standby_peer *c = link_owner(l);
+    struct buf b = BUF_INIT;
+    char whom[HOST_MAX + 8], text[RDZV_TEXT_MAX];
     if (version == RDZV_PROTOCOL)
         return true;
-    standby_drop(c);
+    if (version == 0) {
+        standby_drop(c);
+        return false;
+    }
+    snprintf(whom, sizeof(whom), "node %s", c->standby->identity.host);
+    rdzv_put_refusal(&b, false, protocols_refusal(version, whom, text, sizeof(text)));
+    link_send_buf(l, &b);
+    link_refuse(l);
+    standby_forget(c);
     return false;
 }
 

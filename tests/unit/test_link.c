@@ -648,6 +648,37 @@ START_TEST(a_peer_that_sends_nothing_to_a_standby)
 }
 END_TEST
 
+/* Another build is told why it is refused; it would go on asking. */
+START_TEST(another_build_at_a_standby)
+{
+    int pair[2];
+    uint8_t got[1024], preamble[RDZV_PREAMBLE_LEN];
+    ssize_t n = 0, more;
+    struct buf b = BUF_INIT;
+    struct standby *s = standby_new(&hub, "job", "host", NULL);
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair), 0);
+    peer = pair[1];
+    standby_adopt(s, pair[0], NULL);
+    rdzv_put_preamble(&b);
+    memcpy(preamble, b.data, sizeof(preamble));
+    preamble[4]++; /* the number of the rendezvous' protocol */
+    buf_fini(&b);
+    ck_assert_int_eq(write(peer, preamble, sizeof(preamble)), (ssize_t)sizeof(preamble));
+    for (int i = 0; i < 50 && !memmem(got, (size_t)n, "on all nodes", 12); i++) {
+        loop_turns(&loop, 1);
+        more = read(peer, got + n, sizeof(got) - (size_t)n);
+        n += more > 0 ? more : 0;
+    }
+    ck_assert_ptr_nonnull(memmem(got, (size_t)n, "another build of dlaunch than node host", 39));
+    ck_assert_ptr_nonnull(memmem(got, (size_t)n, "rendezvous 3, not 2", 19));
+    close(peer);
+    loop_turns(&loop, 2);
+    standby_close(s, on_closed, NULL);
+    loop_run_until(&loop, &closed, 5, "close of the standby");
+    closed = false;
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("link");
@@ -682,6 +713,7 @@ static Suite *suite(void)
     tc = test_case(s, "standby", 30);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, a_peer_that_sends_nothing_to_a_standby);
+    tcase_add_test(tc, another_build_at_a_standby);
     return s;
 }
 

@@ -5,7 +5,7 @@
  *     LOCAL_WORLD_SIZE, WORLD_SIZE, GROUP_WORLD_SIZE, ROLE_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
  *     TORCHELASTIC_{RESTART_COUNT,MAX_RESTARTS,RUN_ID,USE_AGENT_STORE,ERROR_FILE,
  *     SIGNALS_TO_HANDLE,TIMER_FILE}, TORCH_NCCL_ASYNC_ERROR_HANDLING (1 unless it is set),
- * OMP_NUM_THREADS (where it is not set and the job says so)
+ *     OMP_NUM_THREADS (where it is not set and the job says so)
  *   - NODE_RANK, the same number as GROUP_RANK, under the name that many scripts look for
  *   - GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, TP_SOCKET_IFNAME, where they are not set and this
  *     host's own name would lead its peers astray (agent/hostname_check.h)

@@ -370,7 +370,7 @@ typedef struct dlcoll_init_opts {
  *   - opts->store: through a store of the caller's.
  *   - With nothing set, in a task of a Slurm step (srun -n 8 ./program): by Slurm's variables. Rank
  *     0 hosts the TCPStore on the step's first node, at one of four ports derived from job and
- * step; MASTER_ADDR and MASTER_PORT override them.
+ *     step; MASTER_ADDR and MASTER_PORT override them.
  *   - With nothing set, in a process that another starter (Open MPI, MPICH, PMIx, Flux, PALS, ...)
  *     has started as one of several: DLCOLL_EINVAL, with the remedy.
  *   - With nothing set, otherwise: a world of one.

@@ -4,10 +4,11 @@
  *
  *   nobody there, a name that does not resolve   again after a while, until the join timeout
  *   the port is taken when this node must host   an error that names the owner: at once when no
- * name had to be resolved, else as the job's result the connection breaks later again, to the same
- * address no coordinator listens there                 whoever listens is asked where it is, before
- * the next attempt; not when a backend publishes it no job token the coordinator's host is named;
- * reach.h waits */
+ *                                                name had to be resolved, else as the job's result
+ *   the connection breaks later                  again, to the same address
+ *   no coordinator listens there                 whoever listens is asked where it is, before the
+ *                                                next attempt; not when a backend publishes it
+ *   no job token                                 the coordinator's host is named; reach.h waits */
 #include "rendezvous/reach_driver.h"
 
 #include <errno.h>

@@ -15,16 +15,20 @@
  * Happy path: prepare, ready -> PREPARED; run -> BEGIN; begun -> START for each worker; started;
  * exited, drained for each; SWEEP; swept -> DONE; finish -> FINISH; written -> CLOSE.
  *
- *   a worker fails, or begins to    FAILED and ABORT at once; STOPPING without waiting for an
- * answer a worker cannot be started      the same; those behind it are not started the job restarts
- * each worker by itself (alone)   FAILED; respawn -> START another node fails or leaves    stop ->
- * ABORT, STOPPING a request to stop, --timeout    LEAVE, STOPPING
+ *   a worker fails, or begins to    ABORT and FAILED at once; STOPPING, waiting for no answer
+ *   a worker cannot be started      the same; those behind it are not started
+ *   the same, by the node's fault,
+ *   and enough others can go on     LEAVE with status 125 (agent_rules_costs_node())
+ *   a worker fails, and each is
+ *   restarted by itself (alone)     FAILED; respawn -> START
+ *   another node fails or leaves    stop -> ABORT, STOPPING
+ *   a request to stop, --timeout    LEAVE, STOPPING
  *   --end_warning                   the same, with a signal and a grace of their own
  *   a further request               SIGKILL at once, and no wait for readers and other nodes
- *   a part of the round cannot be made   LEAVE with status 125
- *   the same for a worker, and the other nodes can go on   LEAVE with status 125
+ *   the round cannot be made        LEAVE with status 125
  *   the lease is over               SIGKILL
- *   a process that does not die of SIGKILL within UNKILLABLE   ABANDON, LEAVE with status 125
+ *   a process outlives SIGKILL
+ *   for AGENT_UNKILLABLE_NS         ABANDON, LEAVE with status 125
  *   the guardian is gone            DIE: everything is killed here and now
  *
  * STOPPING ends when no worker and no descendant of one is alive, all output has been read and

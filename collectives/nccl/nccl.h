@@ -7,8 +7,8 @@
  *
  *     nccl_perform   enqueues on the program's stream; without one, on the library's, and waits
  *       nccl_get     creates NCCL's communicator: id -> ncclCommInitRankConfig
- *       watch        a thread that looks at the abort word, NCCL's errors, deadlines, complete
- * works
+ *       watch        a thread that looks at the abort word, NCCL's errors, deadlines and works that
+ *                    are complete
  *
  * Failures: a death, a deadline or an error of NCCL fails the communicator. comm_fail() reports it
  * to all waiting threads first. Then a thread of its own (nccl_helper.h) aborts NCCL's

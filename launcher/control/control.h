@@ -10,9 +10,9 @@
  *     top MOST  what the nodes and their workers do and use (agent/report/top.h)
  *     operations    the last ones of the workers (operations.h)
  *     follow    the events, each on a line, also those to come until the job ends
- * anything else {"error": "..."}
- * At most CONTROL_CLIENTS_MAX at a time, each for at most CONTROL_CLIENT_SECONDS
- * unless it follows the events.
+ *     anything else    {"error": "..."}
+ * At most CONTROL_CLIENTS_MAX at a time, each for at most CONTROL_CLIENT_SECONDS unless it follows
+ * the events.
  * When the socket's file is removed, as with the folder of a session that ends, it is made anew in
  * the first folder that will do then. */
 #ifndef LAUNCHER_CONTROL_CONTROL_H

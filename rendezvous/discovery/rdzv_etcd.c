@@ -1,8 +1,9 @@
 /* The etcd backend: the coordinator's address is published in etcd. Two keys:
  *
  *     PREFIX/RUN_ID/coordinator   notice_board.h's line, under a lease of the launcher that hosts
- * the coordinator; before that launcher listens, a claim PREFIX/RUN_ID/round         the newest
- * list of members that has a vote of etcd: its epoch and its counter. Not under a lease
+ *                                 the coordinator; before that launcher listens, a claim
+ *     PREFIX/RUN_ID/round         the newest list of members that has a vote of etcd: its epoch and
+ *                                 its counter. Not under a lease
  *
  *   neither                       claim, listen, publish, host
  *   a line                        join at the addresses in it

@@ -32,8 +32,9 @@
  * reply, in order:
  *   u u32   i i64   b u8   k key   v value   e value that is expected      (strings: u64 length)
  *   K keys, P key and value pairs: u64 count, then that many
- *   V as many values as the request had keys   S i64 count, then keys   q i64, then, if > 0, a
- * value WATCH_KEY's later pushes (u8 kind, key, old value, new value) are no replies. */
+ *   V as many values as the request had keys   S i64 count, then keys
+ *   q i64, then, if > 0, a value
+ * WATCH_KEY's later pushes (u8 kind, key, old value, new value) are no replies. */
 #define STORE_COMMANDS(X)               \
     X(VALIDATE, 0, -1, -1, "u", "")     \
     X(SET, 1, 0, 0, "kv", "")           \

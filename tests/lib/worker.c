@@ -13,10 +13,11 @@
  *   child                 a child that pauses, ignoring SIGTERM
  *   setsid-child          the same in a session of its own
  *   daemon                a double-forked daemon that pauses, its stdio still open
- *   spew COUNT TEXT       COUNT lines TEXT on stdout   stdin          copies one line of stdin to
- * stdout fds                   the open descriptors, one line cwd   cpus   sigs     working
- * directory; usable CPUs; ignored and blocked signal masks if-rank R / if-local R / if-attempt N /
- * if-node N     the next command only when it is so
+ *   spew COUNT TEXT       COUNT lines TEXT on stdout
+ *   stdin                 copies one line of stdin to stdout
+ *   fds                   the open descriptors, one line
+ *   cwd   cpus   sigs     working directory; usable CPUs; ignored and blocked signal masks
+ *   if-rank R   if-local R   if-attempt N   if-node N     the next command only when it is so
  */
 #include <dirent.h>
 #include <errno.h>

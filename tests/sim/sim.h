@@ -34,13 +34,13 @@
  *        what the schedule let happen, at the time at which that was, and nothing else; the failure
  *        that is named first is the one that the order of these times makes the cause, and the
  *        status is that failure's; a job that still has restarts ends for no other
+ *   I21  the agent reports the end of a round when no process of the round is left, and reads all
+ *        output first
  *   I22  dlaunch -H ends with the status of the coordinator that was elected last, of those whose
  *        result its hosts have told, in whatever order they tell; all that tell of one coordinator
  *        tell the same; a status of its own has a reason
- *   I21  the agent reports the end of a round when no process of the round is left, and reads all
- *        output first
  *   I23  a coordinator that has begun no round is given up when an elected one of the job says
- * where it is, and its node goes there
+ *        where it is, and its node goes there
  *
  * And when the faults have stopped:
  *   I7   everything comes to an end in time

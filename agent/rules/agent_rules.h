@@ -1,12 +1,14 @@
 /* agent_rules.h: what the agent of a node decides. No I/O, no clock, no libuv.
  *
- *            +-------------------------- restart ---------------------------+
+ *            +-------------------------- STOPPED ---------------------------+
  *            v                                                              |
  *   INIT -> RENDEZVOUS -> STARTING -> RUNNING -> EXIT_BARRIER -> DONE       |
  *                |            |          |            |                     |
  *                +------------+----------+------------+----> STOPPING ------+
  *                                                               |
  *                                                               +--> DONE
+ *
+ * A job that was stopped mostly ends in RENDEZVOUS, from where it goes to DONE.
  *
  * Events are passed in with the time; after each of them the driver (agent/agent.c) takes actions
  * out with agent_rules_next() until there is none, and carries them out in their order. Times are

@@ -39,8 +39,8 @@ struct worker_group_callbacks {
     void *arg;
 };
 
-/* Opens all but what needs a scope on the loop. On an error worker_group_close_files() ends what is
- * there, and worker_group_free() frees it if there is no reaper. */
+/* Opens all but what needs a scope on the loop. On an error log_dir_close() ends g->log_dir, and
+ * worker_group_free() frees the rest if there is no reaper. */
 int worker_group_open(struct worker_group *g, struct node *node, struct guardian_link *link,
                       const struct worker_group_callbacks *cb, struct err *e);
 /* The rest. node->scope is there. */

@@ -58,7 +58,7 @@ struct job_spec {
                                         one above; NULL: it is the only one */
 
     /* The workers of this node. */
-    int nproc; /* 0: none; see rdzv.h */
+    int nproc; /* 0: none; see rdzv_config.h */
     const char *role;
     bool virtual_local_rank; /* LOCAL_RANK=0 everywhere, CUDA_VISIBLE_DEVICES cut to one's own */
     const char *instances;   /* of MIG, to be cut in place of CUDA_VISIBLE_DEVICES; NULL: none */

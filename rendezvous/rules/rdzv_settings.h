@@ -21,7 +21,7 @@ struct rdzv_rules {
     uint64_t backoff_ns;
     int spares;
     bool elastic;
-    int max_node_restarts; /* -1: see rdzv.h */
+    int max_node_restarts; /* -1: see rdzv_config.h */
     struct exit_codes no_restart;
     uint64_t progress_ns;
     bool elect; /* the nodes may choose another coordinator when this one is lost */

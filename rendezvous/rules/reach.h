@@ -67,7 +67,8 @@ void reach_wanted(struct reach *r, const struct reach_member *m, uint64_t chance
 void reach_tick(struct reach *r, const struct reach_member *m, uint64_t now);
 
 enum reach_found { REACH_FOUND_HOST, REACH_FOUND_JOIN, REACH_FOUND_RETRY, REACH_FOUND_FAIL };
-/* The backend has decided. here: all addresses to join at are this host's. why: of RETRY, FAIL. */
+/* The backend has decided. own_host: all addresses to join at are this host's. why: of RETRY and
+ * FAIL. */
 void reach_looked(struct reach *r, enum reach_found found, bool own_host, const char *why);
 
 enum reach_hosted { REACH_HOSTS, REACH_HOSTS_AGAIN, REACH_TAKEN, REACH_CANNOT_HOST };

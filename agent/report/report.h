@@ -27,7 +27,8 @@ char *report_make_text(const struct report_input *in);
  *     outcome         "succeeded", "failed", "stopped" (by a signal or on request)
  *     exit_code       of the job; the launcher's own may differ (torchrun)
  *     reason          null after success, else "failure", "node_lost", "membership", "signal",
- *                     "timeout", "request", "coordinator_lost", "rendezvous", "internal"
+ *                     "timeout", "request", "coordinator_lost", "rendezvous", "internal",
+ *                     "time_limit"
  *     text            one line on it, "" after success
  *     restarts, max_restarts
  *     started, ended  of this launcher, "2024-05-01T12:00:00.123Z"
@@ -39,6 +40,7 @@ char *report_make_text(const struct report_input *in);
  *     operations      what this node's workers were in when a collective operation timed out, met
  *                     another one, or had been under way for long, and what before that: lines, or
  *                     null
+ *     stacks          of the workers before --timeout or SIGQUIT stopped them, lines, or null
  *     first_failure   the first of `failures` when it is a cause, or null
  *     failures        of the last round, the first cause leading; each:
  *         kind        "exit", "signal", "exec", "stopped" (by dlaunch), "node"

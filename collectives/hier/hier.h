@@ -10,6 +10,7 @@
  *     broadcast        root's node: scatter; lane: broadcast; node: all_gather
  *     all_gather       lane: all_gather; node: all_gather, once for each node's blocks
  *     reduce_scatter   node: reduce_scatter, once for each node's blocks; lane: reduce_scatter
+ *     scan, exscan     node: the same; the nodes' last ranks: exscan; node: broadcast
  *     all_to_all       node: all_to_all; net: all_to_all with the rest
  *     barrier          node: barrier; lane 0: barrier; node: barrier
  *

@@ -958,8 +958,8 @@ static uint64_t status_interval(const struct member_state *m)
     return m->leaving && m->heartbeat_ns > LEAVE_AGAIN_NS ? LEAVE_AGAIN_NS : m->heartbeat_ns;
 }
 
-/* The silence after which a new connection is made. A candidate sends nothing until it is elected.
- */
+/* The silence after which a new connection is made. A candidate sends a notice, and then nothing
+ * until it is elected. */
 static uint64_t silent_ns(const struct member_state *m)
 {
     return m->electing ? 3 * m->dead_ns : m->dead_ns / 4 * 3;

@@ -18,10 +18,11 @@
  *   CALL      connecting
  *   OVER      final: the member has been told why, or everything closes
  *
- * From PAUSE an attempt goes where it is known to go: to CALL, when the coordinator is known from
- * the last connection or by a redirect, or when the members of the last round elect another one and
- * this node is not the first of them; to REST, when this node has the coordinator itself, or is the
- * first of them and stands for election.
+ * From PAUSE an attempt goes where it is known to go: to HOST, when this node's port is open
+ * already; to CALL, when the coordinator is known from the last connection or by a redirect, or
+ * when the members of the last round elect another one and this node is not the first of them in
+ * reach; to REST, when this node has the coordinator itself, or is that first one and stands for
+ * election.
  *
  * What an attempt, the walk along the electors, or a redirect knows is in a struct of its own,
  * which is made new with it. */

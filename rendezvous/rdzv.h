@@ -14,8 +14,8 @@
  *
  * All functions and callbacks are on the loop's thread. A callback is never called from inside a
  * function of this header. on_finish is called once, and only when the agent has reported that none
- * of its workers is alive (or never started any); after it only rdzv_get_info(), rdzv_close() and
- * then rdzv_hurry() may be called.
+ * of its workers is alive (or never started any); after it only rdzv_get_info(),
+ * rdzv_events_changed(), rdzv_close() and then rdzv_hurry() may be called.
  *
  * The process has SIGPIPE blocked or ignored. When it ends without waiting for the loop, it does so
  * with _exit(2): a name server that does not answer would hold up exit(3), which joins libuv's
@@ -61,7 +61,7 @@ void rdzv_stopped(struct rdzv *r, const struct failure *all, size_t n);
 /* This launcher was told to stop (STOP_SIGNAL, STOP_TIMEOUT, STOP_REQUEST) or cannot go on
  * (STOP_INTERNAL); the agent is stopping its workers already and calls rdzv_stopped() after. The
  * other nodes go on without it when enough are left (not on STOP_TIMEOUT, STOP_REQUEST and
- * STOP_TIME_LIMIT, which end the job); else the job ends with exit_code. */
+ * STOP_TIME_LIMIT, nor if it has the coordinator); else the job ends with exit_code. */
 void rdzv_leave(struct rdzv *r, enum stop_reason reason, int exit_code, const char *text);
 
 /* Asks all nodes, or the one that a REQUEST_MODEX is for; on_request comes here, too, if that is

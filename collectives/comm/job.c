@@ -46,7 +46,7 @@ static int read_congestion(struct job_conf *c, struct err *e)
 static int read_conf(struct job_conf *c, struct err *e)
 {
     c->sockets = 1;
-    int r = env_read_int("DLCOLL_SOCKETS", 1, TCP_LANES_MAX, &c->sockets, e);
+    int r = env_read_int("DLCOLL_SOCKETS", 1, TCP_SOCKETS_MAX, &c->sockets, e);
     if (r == 0)
         r = env_read_int("DLCOLL_NCCL_ROOTS", 1, INT_MAX, &c->nccl_roots, e);
     if (r >= 0)

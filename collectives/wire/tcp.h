@@ -25,7 +25,7 @@
 
 enum tcp_rule { TCP_LOWER, TCP_SENDER };
 
-enum { TCP_LANES_MAX = 16 };
+enum { TCP_SOCKETS_MAX = 16 };
 
 /* How long a host may leave unanswered what is sent to it, also by its peer's kernel: then it is
  * taken for lost, and its connections for closed. */

@@ -4,8 +4,8 @@
  * Stream numbers: k * size + peer for the k-th stream to a peer. The first ones, k = 0, are
  * always there; their numbers are the peers' ranks.
  *
- * Every implementation runs the conformance tests of tests/unit/test_dlcoll.c or test_algo.c. Used
- * by one thread at a time. */
+ * There are two: tcp.h, and tests/lib/mem_transport.h for proofs without a network. Used by one
+ * thread at a time. */
 #ifndef COLLECTIVES_WIRE_TRANSPORT_H
 #define COLLECTIVES_WIRE_TRANSPORT_H
 

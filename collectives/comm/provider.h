@@ -1,9 +1,10 @@
 /* provider.h: who carries out a collective operation: within the node, between nodes, or both.
  *
- * The first that can, in the order of the table in perform/choose.c, carries it out. Providers run
- * the operation to its end in the calling thread, which is the only one in the communicator's
- * collectives meanwhile; threads of other communicators, and point-to-point of this one, go on
- * beside it. A provider may hand parts of the operation, with fewer ranks, to another one.
+ * The first that can carries it out: of those that the user's rules name (algo_select.h), then in
+ * the order of the table in perform/choose.c. Providers run the operation to its end in the calling
+ * thread, which is the only one in the communicator's collectives meanwhile; threads of other
+ * communicators, and point-to-point of this one, go on beside it. A provider may hand parts of the
+ * operation, with fewer ranks, to another one.
  *
  * A new provider is a file and a row of that table. */
 #ifndef COLLECTIVES_COMM_PROVIDER_H

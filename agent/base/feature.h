@@ -55,7 +55,8 @@ struct feature {
     int (*worker_starts)(void *state, const struct worker *w, struct worker_extras *x,
                          struct err *e);
     void (*worker_started)(void *state, const struct worker *w);
-    /* Its process has begun to end; nothing has been concluded from that. */
+    /* Its process has begun to end, or is reaped; nothing has been concluded from that. May come
+     * twice. */
     void (*worker_exits)(void *state, const struct worker *w);
     /* w->failure says how it ended, and may be added to. by_dlaunch: dlaunch has killed it. */
     void (*worker_failed)(void *state, struct worker *w, bool by_dlaunch);

@@ -345,7 +345,7 @@ static struct rdzv_place place_of(const struct rdzv_state *s)
                                r->agent_store};
 }
 
-static void start_round(struct rdzv_state *s, uint64_t now)
+static void prepare_round(struct rdzv_state *s, uint64_t now)
 {
     struct rdzv_node **m = xcalloc((size_t)s->nodes.n, sizeof(struct rdzv_node *));
     int n = 0;
@@ -488,12 +488,12 @@ static void collect_advance(struct rdzv_state *s, uint64_t now)
         return;
     if (s->nodes.nready >= s->rules.max_nodes ||
         (!is_first_round(s) && s->nodes.nready >= min && s->nodes.nready == live)) {
-        start_round(s, now);
+        prepare_round(s, now);
     } else if (s->nodes.nready >= min) {
         if (s->last_call_at == NEVER)
             s->last_call_at = now + s->rules.last_call_ns;
         if (now >= s->last_call_at)
-            start_round(s, now);
+            prepare_round(s, now);
     } else {
         s->last_call_at = NEVER;
         if (now >= s->join_at)
@@ -507,7 +507,7 @@ static void node_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how
                       uint64_t now);
 static void advance(struct rdzv_state *s, uint64_t now);
 
-static void start_run(struct rdzv_state *s, uint64_t now)
+static void run_round(struct rdzv_state *s, uint64_t now)
 {
     const struct rdzv_place place = place_of(s);
     char note[RDZV_TEXT_MAX];
@@ -1086,7 +1086,7 @@ static void advance(struct rdzv_state *s, uint64_t now)
             if (s->nprepared < s->nmembers)
                 break;
             if (rdzv_election_may_run(&s->election, now))
-                start_run(s, now);
+                run_round(s, now);
             else if (!rdzv_election_has_quorum(&s->election))
                 back_to_collect(s, now);
             break;

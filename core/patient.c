@@ -43,14 +43,14 @@ static void *make_call(void *arg)
     struct patient *p = c->p;
     c->work(c->arg);
     pthread_mutex_lock(&p->lock);
+    bool given_up = c->given_up; /* else the caller frees it, as soon as it has the lock */
     p->busy = false;
-    if (c->given_up) {
+    pthread_cond_signal(&p->returned);
+    release(p);
+    if (given_up) { /* without the lock: what is disposed of may be the last owner of `p` */
         c->drop(c->arg);
         free(c);
-    } else {
-        pthread_cond_signal(&p->returned);
     }
-    release(p);
     return NULL;
 }
 

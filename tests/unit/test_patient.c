@@ -82,6 +82,23 @@ START_TEST(an_owner_that_has_gone)
 }
 END_TEST
 
+static void drop_owner(void *arg)
+{
+    patient_free(arg);
+    drop(NULL);
+}
+
+/* What belongs to the call may own the patient. */
+START_TEST(an_owner_that_goes_with_the_call)
+{
+    struct patient *p = patient_new();
+    int n = 1;
+    ck_assert(!patient_call(p, ask, p, drop_owner, 0));
+    sem_post(&answers);
+    wait_until(all_dropped, &n, 10, "the arguments are disposed of");
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("patient");
@@ -90,6 +107,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_call_that_returns);
     tcase_add_test(tc, a_call_that_does_not_return);
     tcase_add_test(tc, an_owner_that_has_gone);
+    tcase_add_test(tc, an_owner_that_goes_with_the_call);
     return s;
 }
 

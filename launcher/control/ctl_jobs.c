@@ -334,12 +334,23 @@ static bool begins(const char *word, const char *run_id)
            strncmp(word, run_id, strlen(word)) == 0;
 }
 
+bool job_is_gone(int errnum)
+{
+    return errnum == ECONNREFUSED || errnum == ECONNRESET || errnum == ENOENT || errnum == EPIPE;
+}
+
 bool job_has_left_its_end(const struct job *j, double since_s)
 {
+    char path[CONTROL_PATH_MAX - 32];
     struct jobs left = {0};
     bool found = false;
-    int dir = j->dirfd < 0 ? -1 : openat(j->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    left.dir[0] = dir < 0 ? NULL : fdopendir(dir);
+    /* In all folders: a socket with an abstract address does not say which one has the record. */
+    for (int i = 0; i < DIRS_MAX && control_dir_path(i, path); i++) {
+        int dir = control_dir_open(path, false, NULL);
+        left.dir[i] = dir < 0 ? NULL : fdopendir(dir);
+        if (!left.dir[i])
+            close_fd(&dir);
+    }
     jobs_find_ended(&left);
     for (size_t i = 0; i < left.nended && !found; i++)
         found = left.ended[i].number == j->number && end_of(&left.ended[i]) >= since_s;

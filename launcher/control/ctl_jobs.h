@@ -47,8 +47,10 @@ struct job *jobs_pick(struct jobs *jobs, const char *which, bool ended, bool who
 
 long job_shown_pid(const struct job *j);
 
-/* A launcher that was there at since_s, and does not answer any more: whether its job has ended. A
- * launcher that was killed leaves no file about that, and neither does one without a folder. */
+/* Whether that errno of job_ask() says that nobody is there who could answer. */
+bool job_is_gone(int errnum);
+/* A launcher that was there at since_s, and is gone: whether its job has ended. A launcher that was
+ * killed leaves no file about that. */
 bool job_has_left_its_end(const struct job *j, double since_s);
 
 /* A connection to the launcher; a negative errno. */

@@ -28,8 +28,14 @@ static double real_of(const json_t *j, const char *key)
 /* -------------------------------------------------------------------------------------- the data
  */
 
-/* Returns the answer of the nodes (agent/report/top.h); NULL after a message, unless `quiet`. */
-static json_t *ask_nodes(struct job *j, size_t most, bool quiet)
+/* Why there is no answer. */
+struct no_answer {
+    bool gone; /* the launcher is */
+    char text[200];
+};
+
+/* Returns the answer of the nodes (agent/report/top.h); NULL: *why says why there is none. */
+static json_t *ask_nodes(struct job *j, size_t most, struct no_answer *why)
 {
     char line[32];
     snprintf(line, sizeof(line), "top %zu\n", most);
@@ -38,9 +44,9 @@ static json_t *ask_nodes(struct job *j, size_t most, bool quiet)
         json_is_array(json_object_get(answer, "ranks")))
         return answer;
     const char *error = json_string_value(json_object_get(answer, "error"));
-    if (!quiet)
-        log_error("process %ld %s%s", job_shown_pid(j),
-                  error ? "refuses: " : "does not answer: ", error ? error : strerror(errno));
+    why->gone = !answer && job_is_gone(errno);
+    snprintf(why->text, sizeof(why->text), "process %ld %s%s", job_shown_pid(j),
+             error ? "refuses: " : "does not answer: ", error ? error : strerror(errno));
     json_decref(answer);
     return NULL;
 }
@@ -252,20 +258,22 @@ static void draw(struct screen *s, const struct job *j, const json_t *top)
 }
 
 /* At a terminal no more rows are asked for than it has. */
-static json_t *look(struct screen *s, struct job *j, bool quiet)
+static json_t *look(struct screen *s, struct job *j, struct no_answer *why)
 {
     measure(s);
-    return ask_nodes(j, s->redraws ? (size_t)s->rows : 0, quiet);
+    return ask_nodes(j, s->redraws ? (size_t)s->rows : 0, why);
 }
 
 int ctl_top(struct job *j, bool json)
 {
     struct screen s = {.redraws = !json && isatty(STDOUT_FILENO)};
     double begun_s = (double)wall_ns() / 1e9;
-    json_t *before = json_object(), *top = look(&s, j, false);
-    if (s.redraws && top)
+    struct no_answer why;
+    json_t *before = json_object(), *top = look(&s, j, &why);
+    bool any = top != NULL;
+    if (s.redraws && any)
         fputs("\033[2J", stdout);
-    for (; top; top = look(&s, j, true)) {
+    for (; top; top = look(&s, j, &why)) {
         double now_s = real_of(top, "now_s");
         add_shares(json_object_get(top, "nodes"), "node", now_s, before);
         add_shares(json_object_get(top, "ranks"), "rank", now_s, before);
@@ -282,12 +290,16 @@ int ctl_top(struct job *j, bool json)
         poll(NULL, 0, EVERY_MS);
     }
     json_decref(before);
-    if (top || !s.redraws)
-        return !top;
-    if (job_has_left_its_end(j, begun_s)) {
+    if (top)
+        return 0;
+    if (any && job_has_left_its_end(j, begun_s)) {
         log_notice("the job has ended");
         return 0;
     }
-    log_error("process %ld is gone without the end of the job: it was killed", job_shown_pid(j));
+    if (any && why.gone)
+        log_error("process %ld is gone without the end of the job: it was killed",
+                  job_shown_pid(j));
+    else
+        log_error("%s", why.text);
     return 1;
 }

@@ -289,13 +289,18 @@ static bool has_drawn_twice(void *arg)
     return first && strstr(first + 1, "\033[H") && strstr(first + 1, " OUTPUT");
 }
 
-/* dlaunchctl top draws the screen again and again, and ends with the job. */
+/* dlaunchctl top draws the screen again and again, and ends with the job, which has a socket with
+ * an abstract address in a Slurm job; it knows a launcher that was killed, and one that is silent.
+ */
 START_TEST(top_at_a_terminal)
 {
+    static const char *const words[] = {"the job has ended", "is gone without the end of the job",
+                                        "the job has ended", "does not answer: "};
+    static char *const slurm[] = {"SLURM_JOB_ID=77", NULL};
     static struct terminal t;
     struct proc p;
     struct winsize size = {.ws_row = 8, .ws_col = 60};
-    dlaunch_start(&p, NULL, "--nproc_per_node 9 %%W append %%T/up pause");
+    dlaunch_start(&p, _i == 2 ? slurm : NULL, "--nproc_per_node 9 %%W append %%T/up pause");
     wait_lines(tmppath("up"), 9, 20);
     char *argv[] = {(char *)build_path("dlaunchctl"), "-p", (char *)test_text("%d", (int)p.pid),
                     "top", NULL};
@@ -308,13 +313,20 @@ START_TEST(top_at_a_terminal)
     }
     fcntl(t.fd, F_SETFL, O_NONBLOCK);
     wait_until(has_drawn_twice, &t, 20, "the screen is drawn again");
-    if (_i == 0)
-        proc_kill(&p, SIGTERM);
+    pid_t agent = agent_of(&p);
+    if (_i == 3) {
+        kill(agent, SIGSTOP);
+        ck_assert_int_eq(end_of(&t), 1);
+        kill(agent, SIGCONT);
+    }
+    if (_i == 1)
+        kill(agent, SIGKILL);
     else
-        kill(agent_of(&p), SIGKILL);
-    expect_status(&p, _i == 0 ? 128 + SIGTERM : 128 + SIGKILL, 20);
-    ck_assert_int_eq(end_of(&t), _i);
-    expect_text(t.text, _i == 0 ? "the job has ended" : "is gone without the end of the job");
+        proc_kill(&p, SIGTERM);
+    expect_status(&p, _i == 1 ? 128 + SIGKILL : 128 + SIGTERM, 20);
+    if (_i != 3)
+        ck_assert_int_eq(end_of(&t), _i == 1);
+    expect_text(t.text, words[_i]);
     *strstr(t.text, "dlaunchctl: ") = '\0';
     for (char *line = t.text, *nl; (nl = strchr(line, '\n')); line = nl + 1)
         ck_assert_msg(nl - line <= 60 + 16, "too wide: %.*s", (int)(nl - line), line);
@@ -432,7 +444,7 @@ static Suite *suite(void)
     tcase_add_test(tc, ctrl_z_in_a_namespace);
     tcase_add_loop_test(tc, escape_sequences_of_workers, 0, 2);
     tcase_add_test(tc, lines_of_all_workers_are_folded);
-    tcase_add_loop_test(tc, top_at_a_terminal, 0, 2);
+    tcase_add_loop_test(tc, top_at_a_terminal, 0, 4);
     tc = test_case(s, "from elsewhere", 60);
     tcase_add_loop_test(tc, stop_signals, 0, ARRAY_LEN(stops));
     tcase_add_test(tc, stop_of_one_node);

@@ -760,15 +760,18 @@ static bool is_crash_loop(struct rdzv_state *s, const struct failure *f, uint64_
 }
 
 /* Whether the failure is no sign of a bad node: in this round, or lately, another one has failed
- * alike. */
+ * alike. What failed because another worker had, as the program's answer to that, does not count.
+ */
 static bool is_common(struct rdzv_state *s, const struct failure *first, uint64_t now)
 {
     const struct rdzv_node *n = s->members[first->node];
     const struct failure_likeness how = failure_likeness(first);
     bool elsewhere = false;
     for (size_t i = 0; i < s->log.n && !elsewhere; i++) {
-        struct failure_likeness other = failure_likeness(&s->log.f[i]);
-        elsewhere = s->log.f[i].node != first->node && failure_likeness_equal(&how, &other);
+        const struct failure *f = &s->log.f[i];
+        struct failure_likeness other = failure_likeness(f);
+        elsewhere = f->node != first->node && (f->caused_by < 0 || f->caused_by == f->rank) &&
+                    failure_likeness_equal(&how, &other);
     }
     return n && rdzv_crash_loop_is_common(&s->crash_loop, n, first, elsewhere, now);
 }

@@ -393,6 +393,24 @@ START_TEST(a_failure_that_is_alike_on_other_nodes_costs_none)
 }
 END_TEST
 
+/* The others' workers exit in the same way, but because of the first one. */
+START_TEST(a_failure_that_others_fail_of_costs_its_node)
+{
+    rules(RDZV_C10D, 2, 3);
+    next_rules.max_restarts = 100;
+    running_by_rules(3);
+    for (uint32_t i = 0; i < RDZV_CRASH_LOOP_MAX; i++) {
+        struct failure f = failure_of(0, FAILURE_EXIT, 1);
+        worker_fails(2, FAILURE_EXIT, 1);
+        f.caused_by = table.nodes[seen[2].view.group_rank].base_rank;
+        tell_failures(1, MEMBER_STOPPING, 1000 + i, &f, 1, 0);
+        stopped(3);
+        run_all(i < RDZV_CRASH_LOOP_MAX - 1 ? 3 : 2);
+    }
+    ck_assert(seen[2].view.spare);
+}
+END_TEST
+
 START_TEST(nobody_is_left_out_when_too_few_remain)
 {
     rules(RDZV_C10D, 3, 3);
@@ -455,6 +473,7 @@ static Suite *suite(void)
     tcase_add_test(tc, pauses);
     tcase_add_test(tc, a_node_that_is_blamed_again_and_again_is_left_out);
     tcase_add_loop_test(tc, a_failure_that_is_alike_on_other_nodes_costs_none, 0, 2);
+    tcase_add_test(tc, a_failure_that_others_fail_of_costs_its_node);
     tcase_add_test(tc, nobody_is_left_out_when_too_few_remain);
     tcase_add_test(tc, many_are_remembered_and_the_oldest_forgotten);
     return s;

@@ -411,6 +411,24 @@ START_TEST(a_failure_that_others_fail_of_costs_its_node)
 }
 END_TEST
 
+/* --on_cause says so, of each node that fails in this way. */
+START_TEST(a_cause_that_evicts_does_so_of_every_node)
+{
+    rules(RDZV_C10D, 1, 3);
+    next_rules.max_restarts = 100;
+    next_rules.actions.of[CAUSE_EXIT] = ACTION_EVICT;
+    running_by_rules(3);
+    worker_fails(2, FAILURE_EXIT, 9);
+    stopped(3);
+    run_all(2);
+    worker_fails(1, FAILURE_EXIT, 9);
+    stopped(2);
+    run_all(1);
+    ck_assert_int_eq(info().nnodes, 1);
+    ck_assert(seen[1].view.spare && seen[2].view.spare);
+}
+END_TEST
+
 START_TEST(nobody_is_left_out_when_too_few_remain)
 {
     rules(RDZV_C10D, 3, 3);
@@ -474,6 +492,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_node_that_is_blamed_again_and_again_is_left_out);
     tcase_add_loop_test(tc, a_failure_that_is_alike_on_other_nodes_costs_none, 0, 2);
     tcase_add_test(tc, a_failure_that_others_fail_of_costs_its_node);
+    tcase_add_test(tc, a_cause_that_evicts_does_so_of_every_node);
     tcase_add_test(tc, nobody_is_left_out_when_too_few_remain);
     tcase_add_test(tc, many_are_remembered_and_the_oldest_forgotten);
     return s;

@@ -267,7 +267,7 @@ void worker_group_die(struct worker_group *g, double limit_s)
     sweep_init(&sweep);
     sweep_run(&sweep, NULL, 0, limit_s);
     cgroup_close(&g->cgroup);
-    log_dir_close(&g->log_dir);
+    log_dir_close_patiently(&g->log_dir, g->files); /* other nodes wait for our word */
 }
 
 /* -------------------------------------------------------------------------------- open and close

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,12 +27,14 @@
 #include "launcher/hosts/frame.h"
 #include "rendezvous/wire/endpoint.h"
 
-#define GRACE_MS   300    /* between SIGTERM and SIGKILL when the head is gone */
-#define PARTIAL_MS 50     /* how long an unfinished line waits for its end */
-#define DRAIN_MS   250    /* for output whose pipe somebody else holds, at the end */
-#define CLOSE_S    2      /* for the head to close its end of the socket */
-#define LAST_S     5      /* for the head to take the end, after a signal */
-#define QUEUE_MAX  262144 /* bytes for the head before the workers have to wait */
+#define GRACE_MS   300      /* between SIGTERM and SIGKILL when the head is gone */
+#define PARTIAL_MS 50       /* how long an unfinished line waits for its end */
+#define DRAIN_MS   250      /* for output whose pipe somebody else holds, at the end */
+#define CANCEL_MS  1000     /* for what was written of a program to be removed again */
+#define CLOSE_S    2        /* for the head to close its end of the socket */
+#define LAST_S     5        /* for the head to take the end, after a signal */
+#define QUEUE_MAX  262144   /* bytes for the head before the workers have to wait */
+#define PIECE_MAX  1048576u /* bytes of a program that are written at once */
 
 extern char **environ;
 
@@ -98,7 +101,19 @@ struct writing {
     uint8_t *program;
     size_t len;
     int done_fd, rc;
+    atomic_bool cancelled; /* nobody wants it any more: what is there is removed again */
 };
+
+static int write_pieces(struct writing *w, const char *path)
+{
+    _cleanup_fd_ int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0700);
+    int rc = fd < 0 ? -errno : 0;
+    for (size_t at = 0, n; rc == 0 && at < w->len && !atomic_load(&w->cancelled); at += n) {
+        n = w->len - at < PIECE_MAX ? w->len - at : PIECE_MAX;
+        rc = fd_write_all(fd, w->program + at, n);
+    }
+    return rc;
+}
 
 static void *write_it(void *arg)
 {
@@ -106,8 +121,11 @@ static void *write_it(void *arg)
     char path[600];
     if (mkdtemp(w->folder)) {
         snprintf(path, sizeof(path), "%s/program", w->folder);
-        _cleanup_fd_ int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0700);
-        w->rc = fd < 0 ? -errno : fd_write_all(fd, w->program, w->len);
+        w->rc = write_pieces(w, path);
+        if (atomic_load(&w->cancelled)) {
+            unlink(path);
+            rmdir(w->folder);
+        }
     } else {
         w->rc = -errno;
         w->folder[0] = '\0';
@@ -116,15 +134,21 @@ static void *write_it(void *arg)
     return NULL;
 }
 
-/* Waits for the thread, until a signal asks for the end: then the thread keeps what it has. */
-static bool is_written(struct remote *r, int done_fd)
+/* Waits for the thread, until a signal asks for the end or the head is gone: then the thread keeps
+ * what it has, and gets a moment to remove what it has made. */
+static bool is_written(struct remote *r, struct writing *w)
 {
-    struct pollfd f[] = {{done_fd, POLLIN, 0}, {r->signals, POLLIN, 0}};
-    while (!r->stop_ns && !f[0].revents) {
-        if (poll(f, 2, -1) > 0 && f[1].revents)
+    struct pollfd f[] = {
+        {w->done_fd, POLLIN, 0}, {r->signals, POLLIN, 0}, {STDIN_FILENO, POLLRDHUP, 0}};
+    while (!r->stop_ns && !f[0].revents && !f[2].revents) {
+        if (poll(f, 3, -1) > 0 && f[1].revents)
             read_signals(r);
     }
-    return f[0].revents != 0;
+    if (f[0].revents)
+        return true;
+    atomic_store(&w->cancelled, true);
+    poll(f, 1, CANCEL_MS);
+    return false;
 }
 
 static int write_program(struct remote *r, const struct frame *f)
@@ -136,7 +160,7 @@ static int write_program(struct remote *r, const struct frame *f)
     memcpy(w->program, f->body, f->len);
     w->done_fd = eventfd(0, EFD_CLOEXEC);
     int rc = w->done_fd < 0 ? -errno : -thread_start(NULL, 0, write_it, w);
-    if (rc == 0 && !is_written(r, w->done_fd))
+    if (rc == 0 && !is_written(r, w))
         return -ECANCELED;
     if (rc == 0) {
         rc = w->rc;

@@ -535,7 +535,8 @@ START_TEST(a_head_that_takes_nothing)
 }
 END_TEST
 
-/* The server of TMPDIR does not answer while the program is copied there. */
+/* The server of TMPDIR does not answer while the program is copied there, and the process is told
+ * to end, or its head is gone. */
 START_TEST(a_program_that_cannot_be_copied)
 {
     struct proc p;
@@ -546,11 +547,11 @@ START_TEST(a_program_that_cannot_be_copied)
     pid_t pid =
         start_between(&p,
                       test_text("export TMPDIR=%s FAIL_SILENT=%s/dlaunch.XXXXXX LD_PRELOAD=%s\n"
-                                "touch %s\nexec sh -c \"$cmd\"",
+                                "exec 3<&0\ntouch %s\nsh -c \"$cmd\" <&3 & wait",
                                 tmp, tmp, build_path("tests/fake/failing_calls.so"), tmppath("up")),
                       "--bcast %W exit 0");
     wait_until(is_writing, &pid, 30, "the program is being copied");
-    kill(pid, SIGTERM);
+    kill(_i == 0 ? pid : p.pid, _i == 0 ? SIGTERM : SIGKILL);
     wait_until(is_gone, &pid, 15, "the process between head and launcher ends");
     proc_fini(&p);
 }
@@ -580,7 +581,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_head_that_waits_for_a_reader_is_stopped);
     tcase_add_test(tc, a_head_that_takes_nothing);
     tcase_add_test(tc, a_launcher_that_does_not_end);
-    tcase_add_test(tc, a_program_that_cannot_be_copied);
+    tcase_add_loop_test(tc, a_program_that_cannot_be_copied, 0, 2);
     tcase_add_test(tc, a_job_runs);
     tcase_add_test(tc, one_console_for_all_hosts);
     tcase_add_test(tc, own_lines_come_behind_folded_ones);

@@ -81,6 +81,15 @@ static bool is_metrics_file(const char *name)
            strncmp(name + n - strlen(SUFFIX), SUFFIX, strlen(SUFFIX)) == 0;
 }
 
+/* Whether the name is still that of the open file: a launcher that lives replaces its file, and the
+ * lock of the old one ends. */
+static bool is_named(int dir, const char *name, int fd)
+{
+    struct stat own, now;
+    return fstat(fd, &own) == 0 && fstatat(dir, name, &now, AT_SYMLINK_NOFOLLOW) == 0 &&
+           own.st_dev == now.st_dev && own.st_ino == now.st_ino;
+}
+
 /* Removes files of this user whose launchers are gone. */
 static void sweep(const char *folder)
 {
@@ -94,7 +103,7 @@ static void sweep(const char *folder)
             continue;
         _cleanup_fd_ int fd =
             openat(dirfd(dir), de->d_name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && is_named(dirfd(dir), de->d_name, fd))
             unlinkat(dirfd(dir), de->d_name, 0);
     }
     if (dir)

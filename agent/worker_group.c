@@ -106,10 +106,15 @@ int worker_group_start(struct worker_group *g, struct worker *w, int attempt)
         log_verbose("starting rank %d again", w->rank);
         r = make_folders(g, attempt, w->local_rank, 1, &e);
     }
-    if (r < 0)
+    if (r < 0) {
+        w->pid = 0; /* nothing of the last start is this one's */
+        w->attempt = attempt;
+        w->ended_ns = 0;
+        w->error_file[0] = w->stderr_log[0] = w->dir[0] = w->killed_for[0] = '\0';
         worker_cannot_start(w, &g->ctx, &e);
-    else
+    } else {
         r = worker_start(w, &g->ctx, w, &e);
+    }
     if (r < 0)
         return r;
     log_verbose("rank %d (local rank %d) is pid %d%s", w->rank, w->local_rank, w->pid,

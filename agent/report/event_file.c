@@ -24,6 +24,7 @@
 #define SILENT_MS     3000        /* for a file server that writes nothing, at the end */
 #define KEEP_BYTES    (16u << 20) /* for a reader that takes nothing */
 #define PIECE_BYTES   65536
+#define PIPE_BYTES    4096 /* as few as a slow reader takes within SILENT_MS */
 
 /* Its owner and the thread share it; the last of them frees it. */
 struct event_file {
@@ -58,9 +59,10 @@ static void release(struct event_file *f)
 }
 
 /* Whole lines, so that launchers may share a file. */
-static size_t piece_of(const char *lines, size_t len)
+static size_t piece_of(const char *lines, size_t len, size_t most)
 {
-    const char *end = len > PIECE_BYTES ? memrchr(lines, '\n', PIECE_BYTES) : NULL;
+    const char *end = len > most ? memrchr(lines, '\n', most) : NULL;
+    end = end || len <= most ? end : memchr(lines, '\n', len);
     return end ? (size_t)(end - lines) + 1 : len;
 }
 
@@ -71,7 +73,7 @@ static void write_some(struct event_file *f)
     f->rest = (struct buf)BUF_INIT;
     for (size_t at = 0, n; at < lines.len && !f->error; at += n) {
         const char *p = (char *)lines.data + at;
-        n = piece_of(p, lines.len - at);
+        n = piece_of(p, lines.len - at, f->regular ? PIECE_BYTES : PIPE_BYTES);
         pthread_mutex_unlock(&f->lock);
         int rc = f->regular ? fd_write_all(f->fd, p, n)
                             : fd_write_patiently(f->fd, p, n, LAST_LINES_MS, &f->closed);

@@ -3,11 +3,18 @@
 #include "agent/base/signals.h"
 #include "tests/lib/test.h"
 
+#include <fcntl.h>
 #include <jansson.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "agent/report/event_file.h"
 #include "agent/report/event_json.h"
 #include "rendezvous/rules/event_log.h"
 
@@ -224,6 +231,43 @@ START_TEST(json_has_the_form_of_rfc_18)
 }
 END_TEST
 
+static atomic_int lines_read;
+
+/* Reads 4 KiB at a time, four times a second. */
+static void *read_slowly(void *arg)
+{
+    char block[4096];
+    for (ssize_t n; (n = read(*(int *)arg, block, sizeof(block))) > 0;) {
+        for (ssize_t i = 0; i < n; i++)
+            atomic_fetch_add(&lines_read, block[i] == '\n');
+        poll(NULL, 0, 250);
+    }
+    return NULL;
+}
+
+/* Who reads slowly, but does read, is waited for; what is in the pipe then is still to be read. */
+START_TEST(a_slow_reader_of_the_event_file)
+{
+    struct event_file *f;
+    struct err e = ERR_INIT;
+    pthread_t reader;
+    ck_assert_int_eq(mkfifo(tmppath("events"), 0600), 0);
+    int fd = open(tmppath("events"), O_RDONLY | O_NONBLOCK);
+    ck_assert_int_eq(event_file_open(&f, tmppath("events"), &e), 0);
+    fcntl(fd, F_SETFL, 0);
+    fcntl(fd, F_SETPIPE_SZ, 4096);
+    for (int i = 0; i < 600; i++)
+        happens(&coordinator, i);
+    event_file_write(f, &coordinator.job, SIZE_MAX);
+    ck_assert_int_eq(pthread_create(&reader, NULL, read_slowly, &fd), 0);
+    event_file_close(f);
+    ck_assert_int_ge(atomic_load(&lines_read), 500);
+    ck_assert_int_eq(pthread_join(reader, NULL), 0);
+    ck_assert_int_eq(atomic_load(&lines_read), 600);
+    close(fd);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("event_log");
@@ -240,6 +284,9 @@ static Suite *suite(void)
     tcase_add_test(t, names_are_found);
     tcase_add_test(t, json_has_the_form_of_rfc_18);
     suite_add_tcase(s, t);
+    t = test_case(s, "event_file", 60);
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_test(t, a_slow_reader_of_the_event_file);
     return s;
 }
 

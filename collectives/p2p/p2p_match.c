@@ -256,7 +256,8 @@ struct p2p_unexpected *p2p_keep(struct p2p *p, int rank, const struct p2p_frame 
 /* -------------------------------------------------------------------------------------- posting */
 
 /* Whether it goes without asking: it is not too long, and not too much of such is unmatched. Within
- * the node the latter shows when it is written. */
+ * the node the latter shows when it is written. A message that may be in vain never asks: it could
+ * not be taken back. */
 static bool goes_at_once(const struct p2p *p, const struct p2p_op *op)
 {
     struct p2p_peer *peer = &p->peers[op->peer];
@@ -266,7 +267,7 @@ static bool goes_at_once(const struct p2p *p, const struct p2p_op *op)
         return false;
     if (!one_stream)
         return true;
-    if (peer->ahead - peer->heard + charge > P2P_WINDOW_BYTES)
+    if (peer->ahead - peer->heard + charge > P2P_WINDOW_BYTES && !op->optional)
         return false;
     peer->ahead += charge;
     return true;

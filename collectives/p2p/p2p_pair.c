@@ -278,7 +278,7 @@ static int read_frames(struct p2p *p, int rank, int stream, struct p2p_reading *
 /* Within the node: the peer keeps so much already that a message must be offered to it. */
 static void ask_if_much_is_kept(const struct p2p *p, int rank, struct p2p_op *op)
 {
-    if (op->frame.kind != P2P_EAGER ||
+    if (op->frame.kind != P2P_EAGER || op->optional ||
         ring_hear_kept(p->shm, rank) + p2p_charge(op->len) <= P2P_WINDOW_BYTES)
         return;
     op->frame.kind = P2P_RTS;

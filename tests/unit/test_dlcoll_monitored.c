@@ -2,8 +2,10 @@
 #include "tests/lib/test.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "core/mem.h"
 #include "tests/lib/thread_ranks.h"
 
 static void one_stays_away(dlcoll_comm *comm, void *arg)
@@ -106,6 +108,49 @@ START_TEST(a_barrier_without_the_rank_that_hears_of_all)
 }
 END_TEST
 
+enum { SMALL = 32 * 1024, FLOOD = 160 }; /* more than a rank keeps of another one's messages */
+
+/* Rank 0 waits for another message than those that rank 1 has sent, and keeps as much of them as it
+ * may: that must not keep rank 1's arrival out. */
+static void rank_0_has_many_messages(dlcoll_comm *comm, void *arg)
+{
+    static uint8_t flood[SMALL];
+    int peer = 1 - dlcoll_rank(comm);
+    uint8_t word = 0, *in = xmalloc(SMALL);
+    dlcoll_work *sends[FLOOD];
+    dlcoll_opts other = DLCOLL_OPTS_INIT, opts = DLCOLL_OPTS_INIT;
+    (void)arg;
+    other.tag = 1;
+    opts.timeout_ms = 50;
+    if (peer == 0) {
+        for (int i = 0; i < FLOOD; i++)
+            THREAD_OK(dlcoll_send(flood, SMALL, DLCOLL_U8, peer, comm, NULL, &sends[i]));
+        THREAD_OK(dlcoll_send(&word, 1, DLCOLL_U8, peer, comm, &other, NULL));
+        int code = dlcoll_monitored_barrier(comm, NULL, NULL, &opts);
+        THREAD_EXPECT(code == DLCOLL_ETIMEDOUT, "%d", code);
+        THREAD_OK(dlcoll_send(&word, 1, DLCOLL_U8, peer, comm, &other, NULL));
+    } else {
+        THREAD_OK(dlcoll_recv(&word, 1, DLCOLL_U8, peer, comm, &other, NULL));
+        THREAD_OK(dlcoll_recv(&word, 1, DLCOLL_U8, peer, comm, &other, NULL));
+    }
+    for (int i = 0; i < FLOOD; i++) {
+        if (peer == 0) {
+            THREAD_OK(dlcoll_wait(sends[i]));
+            dlcoll_work_free(sends[i]);
+        } else {
+            THREAD_OK(dlcoll_recv(in, SMALL, DLCOLL_U8, peer, comm, NULL, NULL));
+        }
+    }
+    free(in);
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
+}
+
+START_TEST(a_barrier_beside_many_messages)
+{
+    thread_ranks_run(2, rank_0_has_many_messages, NULL);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_monitored");
@@ -114,6 +159,7 @@ static Suite *suite(void)
         tcase_add_test(tc, a_barrier_that_names_the_missing_rank);
         tcase_add_test(tc, a_barrier_that_names_all_missing_ranks);
         tcase_add_test(tc, a_barrier_without_the_rank_that_hears_of_all);
+        tcase_add_test(tc, a_barrier_beside_many_messages);
     }
     return s;
 }

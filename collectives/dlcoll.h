@@ -762,8 +762,10 @@ DLCOLL_API void dlcoll_bytes_free(dlcoll_bytes *all); /* NULL is allowed */
 /* Sends `count` elements to rank `peer`. Returns (or is complete) when `send` may be reused; the
  * receiver may not have the message yet. It may also wait for the receive of the message: it does
  * when the message is large, or the receiver has 4 MiB of this rank's messages already (each
- * counted as 128 bytes at least) that it has not called a receive for. With DLCOLL_SYNCHRONOUS the
- * receiver has it. */
+ * counted as 128 bytes at least) that it has not called a receive for; and after some dozens of
+ * messages, or what sockets hold, while the receiver has no receive or probe under way that names
+ * this rank or any. So two ranks that first send to each other and then receive may block each
+ * other. With DLCOLL_SYNCHRONOUS the receiver has it. */
 DLCOLL_API int dlcoll_send(const void *send, size_t count, dlcoll_dtype dtype, int peer,
                            dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
 /* Receives a message of `count` elements from rank `peer`, or DLCOLL_ANY_SOURCE. */

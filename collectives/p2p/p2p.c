@@ -367,6 +367,8 @@ static void doze_in_task(struct p2p *p)
         nap = (uint64_t)ms * LOOK_NS;
     if (c->shm && !ring_has_bell(c) && nap > LOOK_NS)
         nap = LOOK_NS;
+    if (writing && streams && nap > NAP_NS) /* the ring of who makes room may be missed */
+        nap = NAP_NS;
     if (rests && !atomic_load(&p->waiters) && sockets)
         task_poll(fds, (size_t)n, nap);
     else if (rests && !atomic_load(&p->waiters))

@@ -41,6 +41,7 @@ enum {
     SLACK_MS = 5000,  /* the list follows after the leader's time */
     REFUSAL_MS = 200, /* until a refused connection shows */
     SILENT_MS = 5000, /* in which the kernel asks three times for a connection */
+    KNOWN_MS = 7000,  /* after which a silent host is known to be one */
 };
 
 /* The states of a rank in the list. LISTED_LISTENS: the leader, if the group follows the launcher's
@@ -221,10 +222,10 @@ static int shrink_follow(struct roll *r, int lead)
 {
     bool answers = false;
     size_t size = (size_t)r->comm->size, said = 0, have = 0;
-    uint64_t silent_ns = comm_deadline(SILENT_MS);
+    uint64_t known_ns = comm_deadline(KNOWN_MS);
     r->deadline_ns = comm_deadline(r->ms);
     note_ended(r);
-    while (!answers || !roll_is_over(r)) {
+    for (;;) {
         struct err e = ERR_INIT;
         struct iovec report = {r->ended + said, size - said}, list = {r->here + have, size - have};
         ssize_t got = said < size ? r->t->ops->send(r->t, lead, &report, 1, &e) : 0;
@@ -242,13 +243,14 @@ static int shrink_follow(struct roll *r, int lead)
         if (have == size)
             return 0;
         answers = answers || tcp_host_answers(r->t, lead);
-        if (!answers && mono_ns() >= silent_ns)
+        if (!answers && tcp_unanswered_ns(r->t, lead) >= SILENT_MS * 1000000ull)
             return -EHOSTUNREACH;
+        if (roll_is_over(r) && (answers || mono_ns() >= known_ns))
+            return -ETIMEDOUT;
         r->wants[0] =
             (struct transport_want){.stream = lead, .send = said < size, .recv = said == size};
         shrink_wait_for(r, 1);
     }
-    return -ETIMEDOUT;
 }
 
 /* The leader is dead, or its whole host is lost. */

@@ -483,6 +483,14 @@ bool tcp_host_answers(struct transport *t, int stream)
     return state == TCP_GREETED || state == TCP_OPEN;
 }
 
+uint64_t tcp_unanswered_ns(struct transport *t, int stream)
+{
+    const struct conn *c = &tcp_of(t)->conns[stream];
+    if (!c->unanswered && c->state != TCP_CONNECTING)
+        return 0;
+    return mono_ns() - (c->unanswered ? c->silent_ns : c->since_ns);
+}
+
 int tcp_open_fd(struct transport *t, int stream)
 {
     struct conn *c = &tcp_of(t)->conns[stream];

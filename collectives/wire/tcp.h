@@ -58,6 +58,10 @@ void tcp_look(struct transport *t, int stream);
 /* Whether the peer's host answers a connection just now, though its process may not have yet. */
 bool tcp_host_answers(struct transport *t, int stream);
 
+/* For how long that host has answered none of this rank's attempts to connect; 0: it has, or there
+ * is none. */
+uint64_t tcp_unanswered_ns(struct transport *t, int stream);
+
 /* The connection of the stream is open: its descriptor, borrowed; else -1. */
 int tcp_open_fd(struct transport *t, int stream);
 

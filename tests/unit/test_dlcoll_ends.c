@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -327,6 +328,39 @@ START_TEST(absent_ranks_are_left_out)
 }
 END_TEST
 
+/* With so many descriptors in use no rank asks whether rank 0's host answers. That proves nothing
+ * about it: rank 0 is waited for, and leads when it comes. */
+static void lead_late(dlcoll_comm *comm, void *arg)
+{
+    _Atomic int *tried = arg;
+    int n = dlcoll_size(comm), rank = dlcoll_rank(comm);
+    dlcoll_comm *rest = NULL;
+    dlcoll_group_opts opts = DLCOLL_GROUP_OPTS_INIT;
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
+    opts.timeout_ms = 1000;
+    dlcoll_abort(comm, "fails");
+    if (rank == 0)
+        await(tried, n - 1);
+    int code = dlcoll_comm_shrink(comm, &rest, &opts);
+    THREAD_EXPECT(code == (rank ? DLCOLL_ETIMEDOUT : 0), "%d %s", code, thread_error(NULL));
+    atomic_fetch_add(tried, rank != 0);
+    while (code == DLCOLL_ETIMEDOUT)
+        code = dlcoll_comm_shrink(comm, &rest, &opts);
+    THREAD_EXPECT(code == 0 && dlcoll_size(rest) == n, "%d %s", code, thread_error(NULL));
+    dlcoll_destroy(rest);
+}
+
+START_TEST(a_host_that_is_not_asked_is_not_silent)
+{
+    _Atomic int tried = 0;
+    struct rlimit few = {.rlim_cur = 256, .rlim_max = 256};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    for (int i = 0; i < 128; i++)
+        ck_assert_int_ge(dup(2), 0);
+    thread_ranks_run(3, lead_late, &tried);
+}
+END_TEST
+
 static void shrink_badly(dlcoll_comm *comm, void *arg)
 {
     dlcoll_comm *rest = NULL;
@@ -361,6 +395,8 @@ static Suite *suite(void)
         tcase_add_loop_test(tc, survivors_shrink_and_go_on, 3, 6);
         tcase_add_loop_test(tc, absent_ranks_are_left_out, 0, 4);
         tcase_add_test(tc, errors_of_shrink_are_described);
+        if (!shm)
+            tcase_add_test(tc, a_host_that_is_not_asked_is_not_silent);
     }
     return s;
 }

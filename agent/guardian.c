@@ -576,13 +576,14 @@ int guardian_run(const struct guardian_opts *opts,
     }
     fflush(NULL); /* or both would write it */
     pid_t agent = g.agent = fork();
+    int error = errno;
     if (agent == 0)
         agent_process(&g, agent_main, arg, &link);
     close_fd(&g.agent_end);
     oom_open(&g.oom, &g.page->oom_told);
     int status = EXIT_OURS;
     if (agent < 0) {
-        spawn_explain("start the agent", errno, &e);
+        spawn_explain("start the agent", error, &e);
         log_error("%s", e.msg);
     } else {
         supervise(&g);

@@ -15,8 +15,9 @@
  *     dlaunch_job_free(job);
  *
  * The program dlaunch runs the job in processes of its own, which this library talks to through one
- * descriptor. The library has no threads, no signal handlers and no state of its own. When the
- * calling process ends, however it ends, the job ends: within half a second its processes are gone.
+ * descriptor. The library has no threads and no signal handlers; it knows the jobs of its process,
+ * so that a forked child closes its copies of the descriptors. When the calling process ends,
+ * however it ends, the job ends: within half a second its processes are gone.
  *
  * Threads: one thread at a time may use a job; different jobs are independent of each other. */
 #ifndef DLAUNCH_H

@@ -30,8 +30,9 @@ struct store_thread {
 
 static int set_accepting(struct store_thread *t, bool on)
 {
-    t->accept_again_ns = on ? 0 : mono_ns() + ACCEPT_PAUSE_MS * 1000000u;
-    return store_service_watch(&t->service, LISTENER, t->listener, on);
+    int rc = store_service_watch(&t->service, LISTENER, t->listener, on);
+    t->accept_again_ns = on && rc == 0 ? 0 : mono_ns() + ACCEPT_PAUSE_MS * 1000000u;
+    return rc;
 }
 
 static void accept_all(struct store_thread *t)

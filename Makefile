@@ -132,6 +132,12 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/.flags
 # The text of the warm interpreters is part of the launcher.
 $(BUILD)/obj/agent/process/warm_pool.o: agent/process/warm_pool.py
 
+# GCC clears a struct of some hundred bytes by an instruction that takes four times as long as the C
+# library's memset(): ten nanoseconds, and a small operation has several of them. Without this a
+# ping-pong of 8 bytes takes 0.29 us in place of 0.23, an all_reduce 0.47 in place of 0.43.
+CLEARING := -mmemset-strategy=unrolled_loop:128:noalign,libcall:-1:noalign
+CLEARING := $(shell $(CC) $(CLEARING) -c -x c /dev/null -o /dev/null 2>/dev/null && echo '$(CLEARING)')
+
 # Tests link these objects, programs the library: hot paths check themselves in tests only
 # (core/debug_assert.h). All of a build with sanitizers is for tests.
 $(BUILD)/obj/collectives/%.o $(BUILD)/obj/tests/%.o: private CPPFLAGS += -DDLAUNCH_CHECKED
@@ -142,7 +148,7 @@ endif
 $(BUILD)/pic/%.o: %.c $(BUILD)/.flags
 	$(say) CC $@
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) $(ALL_CFLAGS) -fPIC -fvisibility=hidden -c -o $@ $<
+	$(Q)$(CC) $(CPPFLAGS) $(ALL_CFLAGS) $(CLEARING) -fPIC -fvisibility=hidden -c -o $@ $<
 
 # The reduction kernels: the same bits whatever the processor, so no fused multiply-add; and those for
 # processors that not everybody has.

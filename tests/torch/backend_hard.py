@@ -271,7 +271,7 @@ def case_operations_begin_beside_what_blocks():
     g = dist.new_group()
     x = torch.ones(3)
     if RANK == 0:
-        join = thread(lambda: dist.barrier(group=g))
+        join = thread(dist.barrier(group=g, async_op=True).wait)  # begun before the other thread is
         hear()
         join_2 = thread(lambda: (dist.all_reduce(x, group=g, async_op=True).wait()))
         tell()

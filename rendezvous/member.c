@@ -148,7 +148,7 @@ static void lose_link(struct member *m, enum rdzv_end how, const char *why)
     link_hub_wake(m->hub);
 }
 
-/* This is not the end of this launcher, and is not to look like it. */
+/* The connection ends, the launcher does not: the other side must see the difference. */
 static void leave_link(struct link *l)
 {
     struct buf b = BUF_INIT;

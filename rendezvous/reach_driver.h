@@ -34,7 +34,7 @@ void reach_driver_redirect(struct reach_driver *d, const struct netaddr *there);
 
 /* Where the coordinator is, for messages: changes, at one place in memory. */
 const char *reach_driver_where(const struct reach_driver *d);
-/* Its address; false: not known. */
+/* The address of the coordinator; false: not known. */
 bool reach_driver_address(const struct reach_driver *d, struct netaddr *out);
 
 /* Does what is due; to be called before the member's. */

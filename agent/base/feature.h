@@ -55,14 +55,14 @@ struct feature {
     int (*worker_starts)(void *state, const struct worker *w, struct worker_extras *x,
                          struct err *e);
     void (*worker_started)(void *state, const struct worker *w);
-    /* Its process has begun to end, or is reaped; nothing has been concluded from that. May come
-     * twice. */
+    /* The worker's process has begun to end, or is reaped; nothing has been concluded from that.
+     * May come twice. */
     void (*worker_exits)(void *state, const struct worker *w);
     /* w->failure says how it ended, and may be added to. by_dlaunch: dlaunch has killed it. */
     void (*worker_failed)(void *state, struct worker *w, bool by_dlaunch);
     /* Why its exit with status 0 is a failure; NULL: it is not. */
     const char *(*worker_fault)(void *state, const struct worker *w);
-    /* Its process is reaped, or could not be started; its output may still be read. */
+    /* The worker's process is reaped, or could not be started; the output may still be read. */
     void (*worker_ended)(void *state, const struct worker *w);
     /* All that it has written is read. */
     void (*worker_drained)(void *state, const struct worker *w);

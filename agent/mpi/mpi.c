@@ -163,7 +163,7 @@ static int mpi_worker_starts(void *state, const struct worker *w, struct worker_
     return 0;
 }
 
-/* It may have called MPI_Abort: that is taken now. */
+/* The worker may have called MPI_Abort: that is taken now. */
 static void mpi_worker_exits(void *state, const struct worker *w)
 {
     struct mpi *m = state;

@@ -26,7 +26,7 @@
 #define PIECE_BYTES   65536
 #define PIPE_BYTES    4096 /* as few as a slow reader takes within SILENT_MS */
 
-/* Its owner and the thread share it; the last of them frees it. */
+/* The owner and the thread share the file; the last of them frees it. */
 struct event_file {
     char *path;
     int fd;

@@ -260,8 +260,8 @@ static void leave_at_last(struct agent_rules *r, uint64_t now)
         agent_rules_leave(r, l.reason, l.exit_code, l.signo, l.text, now);
 }
 
-/* Its failure is known: ends the operations of this node that wait for the worker, reports it, and
- * stops the node's other workers. */
+/* The failure of the worker is known: ends the operations of this node that wait for the worker,
+ * reports it, and stops the node's other workers. */
 static void worker_failed(struct agent_rules *r, int local_rank, uint64_t now)
 {
     if (!r->config.alone) { /* first, because other workers wait for this one */

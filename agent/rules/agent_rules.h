@@ -114,9 +114,9 @@ void agent_rules_not_started(struct agent_rules *r, int local_rank, bool drains,
  * the other nodes of the round are enough to go on. A part of the round that cannot be made is
  * always the node's own trouble: agent_rules_cannot(). */
 bool agent_rules_costs_node(const struct failure *f, int nnodes, int min_nodes);
-/* Its process has begun to end, with a status that is a failure, or says that it fails. */
+/* The worker's process has begun to end, with a status that is a failure, or says that it fails. */
 void agent_rules_failing(struct agent_rules *r, int local_rank, uint64_t now);
-/* Its process is reaped. False: it had been given up as one that cannot be killed. */
+/* The worker's process is reaped. False: it had been given up as one that cannot be killed. */
 bool agent_rules_exited(struct agent_rules *r, int local_rank, bool ok, uint64_t now);
 /* All that it has written is read. False: nobody waits for that. */
 bool agent_rules_drained(struct agent_rules *r, int local_rank, uint64_t now);

@@ -124,7 +124,7 @@ static void explain_end(struct run *r)
     err_set(&r->trouble, -ECHILD, INSPECT_NAME " has crashed");
 }
 
-/* Those that it has not come to. */
+/* Notes for the workers that dlaunch-inspect has not come to. */
 static void add_missing(struct run *r)
 {
     for (size_t i = 0; i < r->n; i++) {

@@ -22,10 +22,11 @@ struct sampler *sampler_new(uv_loop_t *loop, struct spawner *spawner, const char
 void sampler_take(struct sampler *s, const struct inspect_worker *w, size_t n,
                   void (*on_done)(void *arg, const struct samples *all), void *arg);
 
-/* Its process; 0: none runs. */
+/* The process of dlaunch-inspect; 0: none runs. */
 pid_t sampler_pid(const struct sampler *s);
 
-/* Kills it and frees everything; on_done is not called any more. NULL: calls back at once. */
+/* Kills dlaunch-inspect and frees everything; on_done is not called any more. NULL: calls back at
+ * once. */
 void sampler_close(struct sampler *s, void (*on_closed)(void *arg), void *arg);
 
 #endif

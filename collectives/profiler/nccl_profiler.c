@@ -323,7 +323,7 @@ static void begin_op(struct event *e, const struct described *d)
     e->number = number;
 }
 
-/* It is the rank that waits, however many of its operations run. */
+/* The rank waits once, however many of its operations run. */
 static void count_running(bool begun)
 {
     int64_t now = (int64_t)mono_ns();

@@ -26,7 +26,7 @@
 #define WRITE_MS 100
 #define CLOSE_MS 1000
 
-/* Its owner and its errands share it. */
+/* The owner and the errands share the file. */
 struct metrics_file {
     struct patient *server;
     char folder[PATH_MAX / 2], name[NAME_MAX], path[PATH_MAX];

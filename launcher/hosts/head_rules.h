@@ -44,7 +44,7 @@ void head_rules_free(struct head_rules *r); /* NULL is allowed */
 /* Events. */
 void head_rules_ready(struct head_rules *r, size_t host); /* its dlaunch waits for the plan */
 void head_rules_began(struct head_rules *r, size_t host); /* its workers have begun to run */
-/* Its launcher has ended. reported: it has told a report. */
+/* The launcher of the host has ended. reported: the launcher has told a report. */
 void head_rules_told(struct head_rules *r, size_t host, const struct frame_exit *f, bool reported);
 /* The host cannot be in the job, for the reason `why`; so the job would end with this status. */
 void head_rules_absent(struct head_rules *r, size_t host, const char *why, int status);

@@ -36,7 +36,7 @@
 
 #define IMPATIENT_MS 100 /* for a line of dlaunch after the wait for a reader was ended */
 #define UNREAD_S     5   /* for a reader that takes nothing, in a job that was stopped */
-#define CLOCKS_S     1.0 /* that this node's clock may be behind the scheduler's */
+#define CLOCKS_S     1.0 /* how far this node's clock may be behind the scheduler's */
 
 struct agent {
     struct node node; /* what features see */
@@ -95,7 +95,7 @@ void *agent_feature(const struct agent *a, const struct feature *f)
 
 /* --------------------------------------------------------------------------- actions: the round */
 
-/* How many workers of all nodes --ranks lets through. */
+/* Returns how many workers of all nodes --ranks lets through. */
 static int ranks_shown(const struct job_spec *job, int world_size)
 {
     int n = 0;
@@ -206,7 +206,8 @@ static void leave(struct agent *a, const struct agent_action *action)
 static void die(struct agent *a) __attribute__((noreturn));
 static void die(struct agent *a)
 {
-    guardian_set_lease(a->link, 0); /* the fuse must not end this */
+    guardian_set_lease(a->link,
+                       0); /* the fuse must not end this process before it has killed the workers */
     worker_group_die(&a->group, (double)AGENT_UNKILLABLE_NS / 1e9);
     guardian_unlink(a->link->page);
     rdzv_abandon(a->rdzv);
@@ -305,7 +306,8 @@ static void finish(struct agent *a)
         worker_hand_up_error_file(&a->node.workers[first->local_rank], &a->group.ctx);
     if (a->cb.on_end)
         a->cb.on_end(a->cb.arg, exit_status, exit_status ? result->text : "");
-    /* Before the report, which must not name a folder that is removed because it is empty. */
+    /* The folder is removed before the report is made, which must not name a folder that is removed
+     * because it is empty. */
     log_dir_close_patiently(&a->group.log_dir, a->group.files);
     struct stdio_pump_end end = {.patience = requested ? UNREAD_S : -1,
                                  .last_words = make_report(a),
@@ -397,7 +399,7 @@ static void prepared(struct agent *a)
     free(ports);
 }
 
-/* Tells the rules if what they wait for has come. */
+/* Passes to the rules the answers of features that the rules wait for. */
 static void ask_features(struct agent *a)
 {
     switch (agent_rules_awaits(a->rules)) {
@@ -592,7 +594,7 @@ static void on_worker_exiting(void *arg)
         if (status <= 0)
             continue;
         features_worker_exits(a->features, w);
-        if (w->state != WORKER_RUNNING) /* it has called MPI_Abort: reported by now */
+        if (w->state != WORKER_RUNNING) /* reported: MPI_Abort */
             continue;
         worker_exiting(w, &a->group.ctx, status);
         agent_rules_failing(a->rules, i, lease_clock_ns());
@@ -600,7 +602,7 @@ static void on_worker_exiting(void *arg)
     }
 }
 
-/* How dlaunch has asked the workers to end. */
+/* Returns how dlaunch has asked the workers to end. */
 static enum worker_asked asked(const struct agent *a)
 {
     return agent_rules_state(a->rules) != NODE_STOPPING ? ASKED_NOTHING
@@ -615,7 +617,7 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
     struct worker *w = tag;
     features_worker_exits(a->features, w);
     if (!worker_is_alive(w))
-        return; /* abandon() has counted it as ended */
+        return; /* abandon() has counted the worker as ended */
     enum worker_asked how = asked(a);
     worker_exited(w, &a->group.ctx, x, how);
     const char *fault =
@@ -626,7 +628,7 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
     if (w->ok)
         segment_exited(&a->node.segment, w->local_rank);
     const char *trouble = own_trouble(a, w);
-    if (trouble && !agent_rules_leaving(a->rules)) /* its program has not run */
+    if (trouble && !agent_rules_leaving(a->rules)) /* the worker's program has not run */
         agent_rules_cannot(a->rules, trouble, lease_clock_ns());
     agent_rules_exited(a->rules, w->local_rank, w->ok, lease_clock_ns());
     show_alive(a);
@@ -1029,7 +1031,7 @@ static void on_output_room(void *arg)
     rdzv_output_room(a->rdzv);
 }
 
-/* How many workers the job can have. */
+/* Returns how many workers the job can have. */
 static int most_ranks(const struct job_spec *job)
 {
     return job->rdzv.max_nodes < WORLD_SIZE_MAX / NPROC_MAX ? job->rdzv.max_nodes * NPROC_MAX

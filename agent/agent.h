@@ -23,11 +23,11 @@ struct agent_callbacks {
      * allowed. */
     void (*on_unseen)(void *arg, const char *text);
     void (*on_event)(void *arg); /* the event log has grown; NULL is allowed */
-    /* Once, when the job has ended, with the exit status and one line on why ("": all went well);
-     * the agent still answers. NULL is allowed. */
+    /* Called once, when the job has ended, with the exit status and one line on why ("": all went
+     * well); the agent still answers requests. NULL is allowed. */
     void (*on_end)(void *arg, int exit_status, const char *text);
-    /* Once, when the agent is DONE and closed, with the exit status of the launcher; the report has
-     * been printed, and the agent is freed. */
+    /* Called once, when the agent is DONE and closed, with the exit status of the launcher; the
+     * report has been printed, and the agent is freed. */
     void (*on_done)(void *arg, int exit_status);
     void *arg;
 };
@@ -40,18 +40,18 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
  * it. For the control socket. */
 void agent_stop(struct agent *a, const char *what);
 
-/* Asks something of the workers of all nodes: REQUEST_RESTART, REQUEST_KILL or REQUEST_SIGNAL.
+/* Sends a request about the workers to all nodes: REQUEST_RESTART, REQUEST_KILL or REQUEST_SIGNAL.
  * False: no coordinator is in reach, and only this node has been asked, or, for a restart, none. */
 bool agent_request(struct agent *a, enum request_kind kind, int signo, const char *ranks);
 
-/* Borrows what is in *out until the loop runs again. */
+/* The texts in *out are borrowed until the loop runs again. */
 void agent_get_status(struct agent *a, struct agent_status *out);
 
 struct feature;
 /* The state of a feature, whose header says what to do with it; NULL: the job does not want it. */
 void *agent_feature(const struct agent *a, const struct feature *f);
 
-/* The log as it is; nobody is asked for anything. */
+/* The event log as this process has it; no other node is asked. */
 const struct event_log *agent_log(const struct agent *a);
 
 #endif

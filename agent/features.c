@@ -22,9 +22,9 @@
 #include "agent/stacks/stacks.h"
 #include "core/mem.h"
 
-/* One that stands behind another is told after it: a node is looked at when the GPUs have their
- * memory back, the ledger's note comes before the state that ends a round, the timeline has the
- * last event, and hangs are looked for by the stacks. */
+/* A feature that stands behind another one in the table is called after it: a node is looked at
+ * when the GPUs have their memory back, the ledger's note comes before the state that ends a round,
+ * the timeline has the last event, and hangs are looked for by the stacks. */
 static const struct feature *const rows[] = {
     &mpi_feature,        &gpus_feature,      &preflight_feature,  &hostname_feature,
     &file_timer_feature, &blocked_feature,   &oom_feature,        &ledger_feature,
@@ -42,7 +42,7 @@ struct features {
     void *arg;
 };
 
-/* Calls it for each feature that is wanted and has it, with the state `s`. */
+/* Makes the call for each feature that is wanted and has the callback, with the state `s`. */
 #define EACH(f, callback, ...)                    \
     for (size_t i = 0; (f) && i < ROWS; i++)      \
         if ((f)->state[i] && rows[i]->callback) { \
@@ -50,7 +50,7 @@ struct features {
             rows[i]->callback(s, ##__VA_ARGS__);  \
         }
 
-/* The first feature for which it is not `value`... */
+/* Runs the statement behind the macro for each feature whose answer is not `value`. */
 #define UNTIL(f, value, callback, ...)            \
     for (size_t i = 0; (f) && i < ROWS; i++)      \
         if ((f)->state[i] && rows[i]->callback && \

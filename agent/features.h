@@ -7,7 +7,7 @@
 
 struct features;
 
-/* Opens those that the job wants. On an error the others stay open. */
+/* Opens the features that the job wants. On an error the features opened before stay open. */
 int features_open(struct features **out, struct node *n, struct err *e);
 
 void features_prepare(struct features *f);
@@ -44,7 +44,7 @@ void features_status(struct features *f, struct agent_status *out);
 void features_finish(struct features *f, const struct rdzv_result *result);
 void features_report(struct features *f, struct report_input *in);
 
-/* The state of one; NULL: it is not wanted. */
+/* The state of a feature; NULL: the job does not want the feature. */
 void *features_find(const struct features *f, const struct feature *one);
 
 /* on_closed comes when all are closed, perhaps from inside. */

@@ -48,22 +48,21 @@
 #define LISTED_MAX        16 /* lines about descendants that do not die */
 #define SIGNALS_AT_ONCE   8
 #define FUSE_NS           100000000u /* from the lease's end to the death of an agent that does nothing */
-#define ABANDONED_GRACE_S 0.1        /* for those that the agent has waited for already */
+#define ABANDONED_GRACE_S 0.1        /* for processes that the agent has waited for already */
 
 struct guardian {
     const struct guardian_opts *opts;
     struct guardian_page *page;
-    int signals;         /* signalfd; all but SIGTSTP */
-    int tstp;            /* signalfd; SIGTSTP stays pending, it is not read */
-    bool tstp_announced; /* the agent knows of the SIGTSTP that is pending */
-    int agent_end;       /* the agent's end of the lifeline, in the agent */
-    uint64_t asked_ns;   /* when the first stop signal came; 0: none has */
-    uint64_t react_ns;   /* until when the agent is to handle a further one; 0: none has come */
-    uint32_t heard;      /* page->heard when the further one came */
-    int further,
-        deaf_to;   /* the further stop signal; the same again if the agent has not handled it */
-    timer_t waker; /* continues this process at the lease's end */
-    bool wakes;    /* there is one */
+    int signals;          /* signalfd; all but SIGTSTP */
+    int tstp;             /* signalfd; SIGTSTP stays pending, it is not read */
+    bool tstp_announced;  /* the agent knows of the SIGTSTP that is pending */
+    int agent_end;        /* the agent's end of the lifeline, in the agent */
+    uint64_t asked_ns;    /* when the first stop signal came; 0: none has */
+    uint64_t react_ns;    /* until when the agent is to handle a further one; 0: none has come */
+    uint32_t heard;       /* page->heard when the further one came */
+    int further, deaf_to; /* the further stop signal, sent again if the agent has not handled it */
+    timer_t waker;        /* continues this process at the lease's end */
+    bool wakes;           /* there is one */
     int our_end; /* the guardian's end; no other process has it, so it closes when the guardian dies
                   */
     pid_t agent; /* -1 when it has been reaped */
@@ -260,7 +259,7 @@ static int prepare(struct guardian *g, struct guardian_link *link, struct err *e
     *link = (struct guardian_link){.lifeline = -1, .guardian = getpid(), .page = g->page};
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     note_other_children(g);
-    lease_clock_of_boot(); /* the same in both processes */
+    lease_clock_of_boot(); /* equal in guardian and agent */
     g->wakes = make_timer(&g->waker, SIGCONT);
     return g->opts->isolation == ISOLATE_PIDNS ? pidns_prepare(e) : 0;
 }
@@ -416,7 +415,7 @@ static void on_tstp(struct guardian *g)
         kill(g->agent, SIGTSTP);
 }
 
-/* How long to wait for signals; NULL: without limit. */
+/* The time to wait for signals; NULL: no limit. */
 static struct timespec *time_left(const struct guardian *g, uint64_t lease, uint64_t now,
                                   struct timespec *out)
 {
@@ -427,16 +426,17 @@ static struct timespec *time_left(const struct guardian *g, uint64_t lease, uint
     return left == UINT64_MAX ? NULL : out;
 }
 
-/* Until the agent is gone, its lease is over, or it is deaf. */
+/* Forwards signals until the agent is gone, its lease is over, or it handles no further request to
+ * stop. */
 static void supervise(struct guardian *g)
 {
     struct pollfd fds[3] = {{g->signals, POLLIN, 0}, {g->our_end, POLLIN, 0}, {-1, POLLIN, 0}};
-    uint64_t set = 0; /* what the waker is set to */
+    uint64_t set = 0; /* the time to which the waker is set */
     while (g->agent > 0 && agent_reacts(g)) {
         struct timespec left;
         uint64_t lease = atomic_load(&g->page->lease_ns), now = lease ? lease_clock_ns() : 0;
         if (lease && now >= lease) {
-            look_at_agent(g); /* it may have ended in time */
+            look_at_agent(g); /* the agent may have ended in time */
             return;
         }
         if (g->wakes && lease != set)
@@ -498,7 +498,7 @@ static unsigned end_everything(struct guardian *g, pid_t agent, bool *all)
     if (*all && g->opts->isolation == ISOLATE_AUTO)
         cgroup_remove(page->cgroup, agent);
     guardian_unlink(page);
-    /* In a PID namespace it was the kernel that ended them. */
+    /* In a PID namespace the kernel has ended them. */
     unsigned nworkers = g->opts->isolation == ISOLATE_PIDNS ? atomic_load(&page->nworkers) : 0;
     return s.killed > nworkers ? s.killed : nworkers;
 }
@@ -574,7 +574,7 @@ int guardian_run(const struct guardian_opts *opts,
         log_error("%s", e.msg);
         return EXIT_OURS;
     }
-    fflush(NULL); /* or both would write it */
+    fflush(NULL); /* or guardian and agent would both write the line */
     pid_t agent = g.agent = fork();
     int error = errno;
     if (agent == 0)

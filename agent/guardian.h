@@ -28,7 +28,7 @@ struct guardian_page {
     _Atomic uint64_t
         lease_ns;           /* workers may live until then (lease_clock_ns()); 0: without limit */
     _Atomic uint32_t clean; /* 1: the agent has ended every worker itself */
-    _Atomic uint32_t abandoned; /* 1: some did not die, and the agent has named them */
+    _Atomic uint32_t abandoned; /* 1: some processes did not die, and the agent has named them */
     _Atomic uint32_t nworkers;  /* workers started and not yet reaped, for messages */
     _Atomic uint32_t suspended; /* 1: the agent stops, or is stopped, by guardian_suspend() */
     _Atomic uint32_t heard;     /* stop signals that the agent has handled */
@@ -49,7 +49,8 @@ struct guardian_link {
 
 /* A stop signal so long after the first one is a further one, which kills. */
 #define GUARDIAN_FURTHER_S 0.5
-/* For an agent to handle it: its loop does not hang. */
+/* The time for an agent to handle a further request to stop: an agent whose loop does not hang
+ * needs less. */
 #define GUARDIAN_REACT_S 3
 
 struct guardian_opts {
@@ -101,7 +102,7 @@ void guardian_show(struct guardian_link *link);
 /* Called by the agent after a SIGTSTP: stops this process until a SIGCONT comes to the guardian or
  * to it. */
 void guardian_suspend(struct guardian_link *link);
-/* The same: this process goes on. */
+/* Called by the agent after a SIGTSTP that it does not follow: this process goes on. */
 void guardian_refuse_suspend(struct guardian_link *link);
 
 /* Extends an existing lease to that time, on any thread, without waiting. */

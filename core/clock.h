@@ -22,7 +22,7 @@ static inline uint64_t mono_ns(void)
  * time after the first call in this process or, before a fork, its parent, and then ahead of it by
  * the time asleep, which counts for the other hosts. Any thread. */
 uint64_t lease_clock_ns(void);
-/* What is to be added to a time of that clock to get CLOCK_BOOTTIME. */
+/* The difference from a time of lease_clock_ns() to CLOCK_BOOTTIME. */
 uint64_t lease_clock_of_boot(void);
 
 /* The wall clock, which may be set at any moment. */

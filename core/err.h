@@ -25,8 +25,8 @@ struct err {
 /* Sets code and text; returns code. A text that does not fit ends in "...". */
 int err_set(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* As err_set() with err_text() of errno value `errnum` (positive) after it: "open x: No such file
- * or directory". Returns -errnum. */
+/* Does what err_set() does, and appends err_text() of errno value `errnum` (positive): "open x: No
+ * such file or directory". Returns -errnum. */
 int err_sys(struct err *e, int errnum, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* The text of errno value `errnum`, with the limit of this process that was reached: "Too many open

@@ -61,8 +61,8 @@ size_t escape_unit(const void *text, size_t len, unsigned keep, bool *passes)
     return *passes ? n : 1;
 }
 
-/* Whether all of a block is ASCII that passes on a terminal. Without a branch, so that the compiler
- * makes it some vector instructions. */
+/* Whether all of a block is ASCII that passes on a terminal. The loop has no branch, so that the
+ * compiler turns the loop into vector instructions. */
 static bool is_plain(const uint8_t *p)
 {
     uint8_t bad = 0;

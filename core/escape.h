@@ -21,11 +21,11 @@
 /* The length of the unit at p, len > 0; *passes whether it does. */
 size_t escape_unit(const void *p, size_t len, unsigned keep, bool *passes);
 
-/* How many bytes at p pass, up to the first that is to be shown. */
+/* Returns how many bytes at p pass, up to the first one that must be shown as \xNN. */
 size_t escape_span(const void *p, size_t len, unsigned keep);
 
 /* How many bytes at the end of p belong to a unit that more bytes might complete; less than
- * ESCAPE_COLOUR_MAX. What stands before them is whole units. */
+ * ESCAPE_COLOUR_MAX. The bytes before them are whole units. */
 size_t escape_tail(const void *p, size_t len, unsigned keep);
 
 /* Writes "\xNN", ESCAPE_SHOWN_LEN bytes without a NUL. */

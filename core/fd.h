@@ -23,20 +23,21 @@ static inline int take_fd(int *fd)
 int fd_set_cloexec(int fd, bool on);  /* 0 or -errno */
 int fd_set_nonblock(int fd, bool on); /* 0 or -errno */
 
-/* Opens /dev/null in place of those of standard input, output and error that are closed, so that a
- * file that is opened later does not get one of their numbers. */
+/* Opens /dev/null in place of standard input, output or error where one is closed, so that no file
+ * that is opened later gets the number of a standard stream. */
 void fd_open_std(void);
 
-/* For a library: the program may have closed one of the three, and what is opened in its place
- * would be written to, or replaced. Takes fd; returns owned the same thing at a number that is none
- * of them, to be closed on exec. -1 with errno: fd was that, or there is no other number. */
+/* For a library: the program may have closed a standard stream, and would write to, or replace, a
+ * file that the library opens at the number of that stream. Takes fd; returns, owned, a descriptor
+ * of the same file whose number is above the standard streams, closed on exec. -1 with errno: fd
+ * was -1, or no number is free. */
 int fd_above_std(int fd);
 
-/* Writes all of it to a blocking descriptor, through EINTR and short writes. 0 or -errno. */
+/* Writes all `n` bytes to a blocking descriptor, through EINTR and short writes. 0 or -errno. */
 int fd_write_all(int fd, const void *p, size_t n);
 
-/* The same, for a reader that may take nothing: -ETIMEDOUT when it has not for `ms`, if give_up is
- * NULL or set. */
+/* Writes all `n` bytes to a reader that may take nothing: -ETIMEDOUT when the reader has taken
+ * nothing for `ms`, if give_up is NULL or set. */
 int fd_write_patiently(int fd, const void *p, size_t n, int ms, const atomic_bool *give_up);
 
 /* Reads the whole of a small file, at most cap-1 bytes, terminated. Returns the length or -errno;

@@ -14,7 +14,7 @@ struct fsm_state {
 };
 
 struct fsm {
-    const char *name;               /* for the trace; NULL: it moves too often to be traced */
+    const char *name; /* for the trace; NULL: the machine moves too often to be traced */
     const struct fsm_state *states; /* indexed by state */
     int state;
 };

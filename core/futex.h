@@ -6,7 +6,7 @@
 
 /* One word to sleep on, as struct futex_waitv of linux/futex.h, which older headers lack. */
 struct futex_waiter {
-    uint64_t value;   /* what it must have */
+    uint64_t value;   /* the value that the word must have */
     uint64_t address; /* of a uint32_t */
     uint32_t flags;   /* FUTEX_32BIT */
     uint32_t reserved;
@@ -18,7 +18,7 @@ enum { FUTEX_32BIT = 2, FUTEX_WAITERS_MAX = 128 };
  * (0: for ever); may return early. -ENOSYS: kernels before 5.16 and some sandboxes cannot. */
 int futex_wait_any(struct futex_waiter *words, int n, uint64_t until_ns);
 
-/* Wakes all who sleep on it. */
+/* Wakes all threads that sleep on the word. */
 void futex_wake(const void *word);
 
 #endif

@@ -10,7 +10,7 @@
 
 #define DIGITS_MAX 9 /* of a number in a bracket */
 
-/* One "a", "a-b" or "a-b/step" between brackets; moves *p behind it. */
+/* Reads one "a", "a-b" or "a-b/step" between brackets, and moves *p behind the range. */
 struct range {
     unsigned long lo, hi, step;
     int width; /* with the zeros that the first number was written with */
@@ -57,7 +57,7 @@ static bool ends_item(char c)
     return c == '\0' || c == ',' || isspace((unsigned char)c);
 }
 
-/* Checks the item at *p, moves behind it and says how many names it stands for. */
+/* Checks the item at *p, moves *p behind the item and counts the names that the item stands for. */
 static int count_item(const char **p, size_t *count, struct err *e)
 {
     const char *s = *p;

@@ -84,7 +84,7 @@ static int exchange_plain(int fd, const char *request, size_t len, char *reply, 
 /* ------------------------------------------------------------------------------------ the answer
  */
 
-/* The value of a header in lines that end with CR LF; NULL: it is not there. */
+/* The value of a header in lines that end with CR LF; NULL: the lines lack the header. */
 static const char *find_header(const char *head, const char *name)
 {
     size_t len = strlen(name);
@@ -115,7 +115,7 @@ static bool take_chunks(const char *p, const char *end, struct buf *answer)
     }
 }
 
-/* Appends the body of the reply, which a NUL follows. False: it is cut off. */
+/* Appends the body of the reply, which a NUL follows. False: the body is cut off. */
 static bool take_body(char *reply, size_t n, struct buf *answer)
 {
     char *body = strstr(reply, "\r\n\r\n");

@@ -1,5 +1,5 @@
-/* list.h: intrusive circular lists, for the store's own use: waiters of a key, connections.
- * A node that is in no list points to itself, so taking it out twice is harmless. */
+/* list.h: intrusive circular lists, for the store's own use: waiters of a key, connections. A node
+ * that is in no list points to itself, so taking a node out twice is harmless. */
 #ifndef CORE_LIST_H
 #define CORE_LIST_H
 

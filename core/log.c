@@ -139,7 +139,7 @@ static void emit(enum log_level level, const char *fmt, va_list ap)
         len = sizeof(text) - 1;
         memcpy(text + len - 3, "...", 4);
     }
-    if (g_fd >= 0) { /* who reads it there adds the rest */
+    if (g_fd >= 0) { /* the process that reads the line adds the rest */
         line[0] = (char)('0' + level);
         size_t shown_len = log_escape(line + 1, sizeof(line) - 2, text, (size_t)len, 0);
         line[shown_len + 1] = '\n';

@@ -32,14 +32,15 @@ void log_set_format(enum log_format format);
  * their turn with the workers' output. NULL restores standard error. */
 void log_set_writer(void (*write)(void *arg, const char *line, size_t len), void *arg);
 
-/* Writes finished lines to `fd` instead, each with the digit of its level in front and without the
- * prefix: for a process that passes them on. A writer gets them in this form, and is to write them
- * there. -1 restores standard error. */
+/* Writes finished lines to `fd` instead of standard error, each with the digit of its level in
+ * front and without the prefix: `fd` leads to a process that passes the lines on. A writer of
+ * log_set_writer() gets the lines in the same form, and has to write them to `fd`. -1 restores
+ * standard error. */
 void log_set_fd(int fd);
 int log_get_fd(void); /* -1: none is set */
 
 /* How long a line waits for the reader of standard error before it is left out; -1: for ever. */
-#define LOG_LAST_WORDS_MS 1000 /* for who ends next, and whom no signal ends */
+#define LOG_LAST_WORDS_MS 1000 /* for a process that must end soon */
 void log_set_patience(int ms);
 
 void log_at(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

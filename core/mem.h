@@ -1,9 +1,9 @@
 /* mem.h: allocation for the launcher's own processes.
  *
- * A launcher that cannot get a few kilobytes cannot run a job: it says so and exits with 125, and
- * its guardian ends every worker. So these never return NULL. Sizes that a peer, a worker or a file
- * chooses are checked against a limit first and never reach them unbounded. libdlcoll does not use
- * this header: it returns DLCOLL_ENOMEM to the program. */
+ * A launcher that cannot get a few kilobytes cannot run a job: the launcher says so and exits with
+ * 125, and its guardian ends every worker. So these functions never return NULL. Sizes that a peer,
+ * a worker or a file chooses are checked against a limit first and never reach them unbounded.
+ * libdlcoll does not use this header: it returns DLCOLL_ENOMEM to the program. */
 #ifndef CORE_MEM_H
 #define CORE_MEM_H
 

@@ -7,8 +7,8 @@
 
 #define MEMLOCK_CARDS "/sys/class/infiniband"
 
-/* Whether the limit is too low for NCCL over the cards in that folder, and binds this process: then
- * a line with the remedy is in `out`. */
+/* Whether the limit is too low for NCCL over the cards in that folder, and binds this process; if
+ * so, writes a line with the remedy to `out`. */
 bool memlock_is_low(const char *cards, char *out, size_t size);
 
 #endif

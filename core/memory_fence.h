@@ -1,5 +1,5 @@
-/* memory_fence.h: memory fences. ThreadSanitizer does not know them (-Wtsan); for it, a change of a
- * common word orders what a fence would order. */
+/* memory_fence.h: memory fences. ThreadSanitizer does not know fences (-Wtsan); under
+ * ThreadSanitizer, a change of a common word gives the order that a fence would give. */
 #ifndef CORE_MEMORY_FENCE_H
 #define CORE_MEMORY_FENCE_H
 

@@ -54,7 +54,7 @@ static const char *named_file_kind(mode_t mode)
                             : "device";
 }
 
-/* 0, or -EPERM when another user may have put it there. */
+/* 0, or -EPERM when another user may have put the file there. */
 static int check(const struct named_file *f, const struct stat *st, const char *path, struct err *e)
 {
     struct stat folder;
@@ -135,7 +135,7 @@ static int step_down(struct named_file *f, int fd, const struct stat *st, const 
     return 0;
 }
 
-/* One name of the path. 1: it is the last one. */
+/* Follows one name of the path. 1: the name is the last one. */
 static int step(struct named_file *f, char rest[PATH_MAX], bool follow, int *nlinks,
                 const char *path, struct err *e)
 {
@@ -210,7 +210,7 @@ int named_file_open_found(const struct named_file *f, const char *path, int flag
 {
     struct stat st;
     bool make = (flags & O_CREAT) && !f->exists;
-    assert(!(flags & O_TRUNC)); /* it would cut the file before it is checked */
+    assert(!(flags & O_TRUNC)); /* O_TRUNC would cut the file before the file is checked */
     flags |= O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
     if (f->in_proc)
         flags &= ~(O_CREAT | O_NOFOLLOW);

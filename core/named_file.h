@@ -16,23 +16,25 @@
 
 #include "core/err.h"
 
-/* Where a path leads when its symbolic links have been followed: a name in an open folder. */
+/* The place to which a path leads when its symbolic links have been followed: a name in an open
+ * folder. */
 struct named_file {
     int folder;              /* owned, O_PATH */
     char name[NAME_MAX + 1]; /* not a symbolic link, unless in_proc */
     bool exists, in_proc;
-    struct stat st; /* if it exists; in_proc: of what the link leads to */
+    struct stat st; /* if the file exists; in_proc: of the file that the link leads to */
     uid_t own;      /* the owner of this user's files there */
     bool foreign;   /* below a folder that another user made in a shared one */
 };
 
 /* The owner of the files that this user makes in the folder of `path`: not this user where a file
- * server maps users (root squash). Makes a file beside it, and removes that; -errno: it cannot. */
+ * server maps users (root squash). Makes a file beside `path` and removes the new file; -errno: no
+ * file can be made. */
 int named_file_owner(const char *path, uid_t *own);
 
-/* Follows the path. follow: a link at its end, too; else such a link is -ELOOP. The name may be
- * free (exists is false), its folder must be there. -EPERM: the rule forbids it. Closes nothing on
- * success: named_file_fini(). */
+/* Follows the links of the path. follow: a link at the end of the path, too; else such a link is
+ * -ELOOP. The name may be free (exists is false), its folder must be there. -EPERM: the rule
+ * forbids it. Closes nothing on success: named_file_fini(). */
 int named_file_find(struct named_file *f, const char *path, bool follow, struct err *e);
 /* The same where this user's files belong to `own`. */
 int named_file_find_as(struct named_file *f, const char *path, bool follow, uid_t own,

@@ -47,7 +47,7 @@ bool netaddr_is_link_local(const struct netaddr *a);
 /* ip is a link-local address in another host's words: its scope becomes one of this host's, an
  * interface's name. What has no scope, or is no address, stays as it is. */
 void netaddr_rescope(char *ip, size_t cap, const char *scope);
-/* The same, when it has come from there, or nothing when that is no link-local address. */
+/* Does what the function above does if `from` is a link-local address, else nothing. */
 void netaddr_rescope_like(char *ip, size_t cap, const struct netaddr *from);
 bool netaddr_same_ip(const struct netaddr *a, const struct netaddr *b);
 

@@ -150,7 +150,7 @@ const char *parse_nearest(const char *word, const char *const *candidates)
     return best;
 }
 
-/* One range at p. Returns where it ends; NULL: there is none. */
+/* Reads one range at p. Returns the end of the range; NULL: there is none. */
 static const char *range_at(const char *p, long *from, long *to)
 {
     char *end;

@@ -26,18 +26,18 @@ int parse_range(const char *s, int *min, int *max, struct err *e);
 /* Ranges such as "0,8-15" of numbers from 0 on. */
 int parse_ranges(const char *s, struct err *e);
 
-/* Whether such ranges have the number; what is not well formed ends them. */
+/* Whether ranges as in parse_ranges() contain the number; a malformed range ends the list. */
 bool parse_has(const char *ranges, long n);
 
 /* Whether the text (len bytes) names a variable of the environment that every shell can read:
  * letters, digits and _ (and dots, which programs can), not beginning with a digit. */
 bool parse_is_variable(const char *s, size_t len);
-/* The same in words, for messages about `s`, which may go on behind the name. */
+/* Describes the name in words, for messages about `s`, which may go on behind the name. */
 #define PARSE_NO_VARIABLE \
     "'%.60s' is not a valid variable name (letters, digits and _, not beginning with a digit)"
 
-/* Whether the text says what a job is to hand on: NAME, NAME=VALUE, or * behind the beginning of
- * names, and "*" alone for all. */
+/* Whether the text names variables for a job: NAME, NAME=VALUE, a prefix of names with * behind it,
+ * or "*" alone for all variables. */
 bool parse_is_export(const char *s);
 
 /* The number of the signal "SIGTERM" or "TERM" (len bytes), or 0. */

@@ -9,7 +9,8 @@
 #include "core/mem.h"
 #include "core/thread.h"
 
-/* The owner and the thread of a call share it; the last of them frees it. */
+/* The owner and the thread of a call share the struct; the one that is done last frees the
+ * struct. */
 struct patient {
     pthread_mutex_t lock; /* protects what follows, and `given_up` of the call */
     pthread_cond_t returned;
@@ -25,7 +26,7 @@ struct call {
     bool given_up; /* the thread frees this, and disposes of arg */
 };
 
-/* Called with the lock, which it releases. */
+/* Called with the lock held; releases the lock. */
 static void release(struct patient *p)
 {
     bool last = --p->users == 0;
@@ -43,11 +44,11 @@ static void *make_call(void *arg)
     struct patient *p = c->p;
     c->work(c->arg);
     pthread_mutex_lock(&p->lock);
-    bool given_up = c->given_up; /* else the caller frees it, as soon as it has the lock */
+    bool given_up = c->given_up; /* else the caller frees the call */
     p->busy = false;
     pthread_cond_signal(&p->returned);
     release(p);
-    if (given_up) { /* without the lock: what is disposed of may be the last owner of `p` */
+    if (given_up) { /* without the lock: drop() may release the last reference on `p` */
         c->drop(c->arg);
         free(c);
     }
@@ -77,7 +78,8 @@ static bool await(struct patient *p, int ms)
     return !p->busy;
 }
 
-/* Whether a thread makes the call; else it is dropped, or was made here (*done). */
+/* Whether a thread makes the call; else the call is dropped, or was made by this function
+ * (*done). */
 static bool begin(struct patient *p, struct call *c, bool *done)
 {
     pthread_mutex_lock(&p->lock);

@@ -1,5 +1,5 @@
-/* patient.h: calls that may not return, such as of a file whose server does not answer. Each is
- * made on a thread of its own, and the caller waits for it for so long and no longer. */
+/* patient.h: calls that may not return, such as a read of a file whose server does not answer. A
+ * thread of its own makes each call, and the caller waits for the end of the call up to a limit. */
 #ifndef CORE_PATIENT_H
 #define CORE_PATIENT_H
 
@@ -11,10 +11,11 @@ struct patient;
 
 struct patient *patient_new(void);
 
-/* Calls work(arg), and waits up to ms for its end. True: it is done. False: it is not, and neither
- * is it begun if an earlier call of `p` has not returned; arg is no longer the caller's, drop(arg)
- * disposes of it when the work has ended after all. p NULL: no earlier call counts. Where no thread
- * can be had, the caller's makes the call: that a file is not looked at would be worse. */
+/* Calls work(arg), and waits up to ms for the end of the call. True: the work is done. False: the
+ * work is not done, or not even begun because an earlier call of `p` has not returned; arg no
+ * longer belongs to the caller, and drop(arg) disposes of arg when the work has ended after all. p
+ * NULL: no earlier call counts. Where no thread can be had, the calling thread does the work: not
+ * to look at the file at all would be worse. */
 bool patient_call(struct patient *p, void (*work)(void *arg), void *arg, void (*drop)(void *arg),
                   int ms);
 

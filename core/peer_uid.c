@@ -50,10 +50,10 @@ static void make_question(struct question *q, const struct netaddr *own, const s
     put_addr(q->req.id.idiag_dst, own);
 }
 
-/* Whether a socket that the kernel reports with uid 0 and without an inode is root's. Such a socket
- * has been closed, or no process has accepted it, and its uid is 0 also if it is not known. Linux
- * 6.17 and later report the user of a closed socket until the other end has acknowledged all that
- * was sent. */
+/* Whether a socket that the kernel reports with uid 0 and without an inode is root's. A socket
+ * without an inode has been closed, or no process has accepted the connection; the kernel reports
+ * uid 0 also where it does not know the user. Linux 6.17 and later report the user of a closed
+ * socket until the other end has acknowledged all that was sent. */
 static bool is_roots(const struct inet_diag_msg *m)
 {
     struct utsname u;
@@ -106,9 +106,9 @@ static void unmap(struct netaddr *a)
     *a = v4;
 }
 
-/* The same from /proc/net/tcp and tcp6, where the kernel's own answer is not to be had (some
- * containers). An address stands there as its 32-bit words in hexadecimal, each as the host has it
- * in memory. */
+/* Finds the user in /proc/net/tcp and tcp6, for containers in which the kernel's socket diagnosis
+ * does not answer. These files write an address as 32-bit words in hexadecimal, each in the byte
+ * order of the host. */
 static int look_up(const struct question *q, uid_t *uid)
 {
     bool v6 = q->req.sdiag_family == AF_INET6;

@@ -6,8 +6,9 @@
 
 /* fd: a connected TCP socket. 0 and *uid, the owner of the other end; -ENOENT: there is no such
  * socket in this network namespace (another host, another container, or gone already); another
- * negative errno: the kernel does not tell. The other end's owner is the one that connected, or
- * that accepted: before it has, there is none.*/
+ * negative errno: the kernel does not tell. The owner of the other end is the process that
+ * connected or that accepted the connection; a connection that no process has accepted has no
+ * owner. */
 int peer_uid(int fd, uid_t *uid);
 
 #endif

@@ -14,11 +14,12 @@
 #define PROTOCOL_SHM        10u /* between the ranks of a node: collectives/shm/memory.c */
 #define PROTOCOL_INSPECT    1u  /* between a launcher and dlaunch-inspect: agent/inspect/lines.h */
 
-/* What two nodes have in common, a byte each: begins every connection between launchers. */
+/* The numbers of the protocols that two nodes speak with each other, a byte each, at the beginning
+ * of every connection between launchers. */
 #define PROTOCOLS_OF_NODES (PROTOCOL_RENDEZVOUS | PROTOCOL_RELAY << 8 | PROTOCOL_DATA << 16)
 
-/* "rendezvous 1, not 2; data of libdlcoll 8, not 9": how those of another build differ from the
- * ones here; "" if they do not. Returns out. */
+/* "rendezvous 1, not 2; data of libdlcoll 8, not 9": how the numbers of another build differ from
+ * the numbers of this one; "" if all are equal. Returns out. */
 const char *protocols_differ(uint32_t theirs, char *out, size_t cap);
 /* Why a launcher of another build is refused by `whom`: one line. Returns out. */
 const char *protocols_refusal(uint32_t theirs, const char *whom, char *out, size_t cap);

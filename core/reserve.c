@@ -4,7 +4,8 @@
 #include <stdint.h>
 #include <sys/mman.h>
 
-/* Without access the kernel has nothing to populate while the lock is still on. */
+/* A mapping without access gives the kernel nothing to populate while mlockall() is still in
+ * force. */
 void *reserve_map(int fd, size_t bytes)
 {
     void *p = mmap(NULL, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);

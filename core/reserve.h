@@ -9,7 +9,8 @@
  * locked in memory, even after mlockall(MCL_FUTURE), which would allocate every page, too. */
 void *reserve_map(int fd, size_t bytes);
 
-/* How much address space a process may reserve in all: a quarter of what its processor has. */
+/* The most address space that a process may reserve in all: a quarter of the address space of its
+ * processor. */
 size_t reserve_limit(void);
 
 #endif

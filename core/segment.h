@@ -29,13 +29,14 @@
 #define SEGMENT_ENV_FD     "DLAUNCH_SEGMENT_FD"
 #define SEGMENT_ENV_LISTEN "DLAUNCH_LISTEN_FD"
 
-/* Why pending operations end now. `word` is 0 while all is well; the agent fills in the rest first
- * and then stores 1 with release order and wakes it as a futex. Every wait loop reads it. */
+/* The reason for which operations under way must end now. `word` is 0 while all is well; the agent
+ * fills in the rest first, then stores 1 to `word` with release order and wakes `word` as a futex.
+ * Every wait loop reads it. */
 struct segment_abort {
     _Atomic uint32_t word;
-    int32_t rank;   /* whose death or failure it was; -1: none in particular */
-    int32_t pid;    /* its pid on its host; 0 unknown */
-    int32_t signal; /* the signal that ended it, or 0 */
+    int32_t rank;   /* the rank that died or failed; -1: no single rank */
+    int32_t pid;    /* the pid of the rank's process on its host; 0: unknown */
+    int32_t signal; /* the signal that ended the process, or 0 */
     int32_t exit_code;
     char host[256];
     char text[488]; /* one line, as the report says it */
@@ -64,17 +65,18 @@ struct segment_op {
     uint64_t count, bytes;
     uint64_t start_ns;       /* CLOCK_MONOTONIC */
     _Atomic uint64_t end_ns; /* 0: under way */
-    _Atomic int32_t result;  /* once it has ended */
-    int32_t peer;            /* its root or peer; -1: none */
+    _Atomic int32_t result;  /* once the operation has ended */
+    int32_t peer;            /* the root or peer of the operation; -1: none */
     char op[20], dtype[8], reduction[12], group_name[20];
     uint32_t device; /* enum segment_op_device */
 };
 
-/* Operations on device memory begin in no order with the others. */
+/* Operations on device memory are not ordered with operations on host memory. */
 enum segment_op_device {
     SEGMENT_OP_HOST,
-    SEGMENT_OP_DEVICE,   /* its times are the host's: from the call until it is enqueued or done */
-    SEGMENT_OP_ENQUEUED, /* the device has not begun it; start_ns is that of the call */
+    SEGMENT_OP_DEVICE,   /* the host's times: from the call until enqueued or done */
+    SEGMENT_OP_ENQUEUED, /* not begun by the device; start_ns: of the call
+                          */
     SEGMENT_OP_BEGUN,    /* the times are the device's */
 };
 
@@ -82,7 +84,7 @@ enum segment_op_device {
 #define SEGMENT_EXIT_MUTEX_BYTES 56
 
 /* One worker's own line, read by the agent and the other workers, written by that worker alone
- * except where it says so. */
+ * except for the fields marked as the agent's. */
 struct segment_local {
     _Alignas(128) _Atomic uint32_t state;
     _Atomic int32_t cause_rank;
@@ -90,26 +92,30 @@ struct segment_local {
     _Atomic int32_t pid;
     _Atomic uint64_t seq;  /* operations of the communicator of all workers that were started */
     _Atomic uint64_t nops; /* operations recorded; number n is in ops[n % SEGMENT_OPS] */
-    /* Threads that sleep, with the listening socket among what they wait for. Each counts itself
-     * before it looks at the abort word for the last time; who raises that looks here after it. */
+    /* The number of threads that sleep in a poll of the listening socket. A thread counts itself
+     * before its last look at the abort word; the agent raises the abort word before it reads this
+     * number. */
     _Atomic uint32_t polling;
-    /* The agent's: the worker has ended with status 0, which the abort record says nothing of: it
-     * harms only those who wait for it, and they look here now and then. */
+    /* The agent's: the worker has ended with status 0. The abort record does not report such an
+     * end, which harms only ranks that wait for the worker; these ranks read this field now and
+     * then. */
     _Atomic uint32_t exited;
-    /* A robust mutex that the worker has locked for good, and where in it the word is that the
-     * kernel marks with FUTEX_OWNER_DIED when the worker begins to end; 0: there is none yet. The
-     * process is reaped only when all its memory has been given back, 100 ms for each GB. */
-    _Atomic uint32_t exit_notify_word; /* 1 + its offset */
+    /* A robust mutex that the worker has locked for good, and the offset in the mutex of the word
+     * that the kernel marks with FUTEX_OWNER_DIED when the worker begins to end; 0: not locked yet.
+     * The agent can reap the process only when the kernel has freed all its memory, 100 ms for each
+     * GB. */
+    _Atomic uint32_t exit_notify_word; /* 1 + the offset of the word */
     _Atomic uint32_t worlds;           /* that have been made, by one process or several in turn */
-    _Atomic uint32_t
-        settings; /* 1 + those of its calls (op_signature.h); 0: not in dlcoll_init yet */
-    /* The agent's: whether the worker's time in operations is wanted, and with it exact times. */
+    _Atomic uint32_t settings; /* 1 + the settings of the worker's calls (op_signature.h); 0: not in
+                                  dlcoll_init() yet */
+    /* The agent's: whether the worker has to count its time in operations, and to read exact
+     * times. */
     _Atomic uint32_t watched;
-    /* Nanoseconds that it has spent in operations; less the time (CLOCK_MONOTONIC) at which each
-     * call began that it is in now: negative then. */
+    /* Nanoseconds that the worker has spent in operations, less the beginning (CLOCK_MONOTONIC) of
+     * each call that the worker is in now: negative while there is such a call. */
     _Atomic int64_t waited_ns;
     _Alignas(8) unsigned char exit_mutex[SEGMENT_EXIT_MUTEX_BYTES];
-    struct bell bell; /* of its progress thread, rung by the other workers */
+    struct bell bell; /* the bell of the worker's progress thread, rung by the other workers */
     struct segment_op ops[SEGMENT_OPS];
 };
 

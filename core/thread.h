@@ -5,9 +5,9 @@
 #include <pthread.h>
 #include <stddef.h>
 
-/* Runs fn(arg) with every signal blocked: none is ever handled there, and a write to a pipe without
- * a reader is EPIPE and no more. out NULL: nobody waits for its end. stack_bytes 0: what is usual.
- * 0, or an errno value. */
+/* Runs fn(arg) in a thread with every signal blocked: the thread handles none, and its write to a
+ * pipe without a reader returns EPIPE and does nothing else. out NULL: nobody waits for the end of
+ * the thread. stack_bytes 0: the usual size. 0, or an errno value. */
 int thread_start(pthread_t *out, size_t stack_bytes, void *(*fn)(void *), void *arg);
 
 #endif

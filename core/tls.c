@@ -41,10 +41,10 @@ static struct {
     SSL_CTX *ctx;
 } lib;
 
-/* The one cipher suite; it names the hash that the pre-shared key is bound to. */
+/* The one cipher suite; its name includes the hash that the pre-shared key is bound to. */
 static const unsigned char suite_id[2] = {0x13, 0x01};
 #define SUITE    "TLS_AES_128_GCM_SHA256"
-#define IDENTITY "dlaunch" /* of the one key that both sides have; it tells nothing */
+#define IDENTITY "dlaunch" /* names the one key of both sides; reveals nothing */
 
 static int resolve(void *so, const char *name, void *out, struct err *e)
 {
@@ -88,7 +88,7 @@ static int find_session(SSL *ssl, const unsigned char *identity, size_t len, SSL
 {
     *out = NULL;
     if (len != strlen(IDENTITY) || memcmp(identity, IDENTITY, len) != 0)
-        return 1; /* no key for this one: the handshake fails */
+        return 1; /* no key has this identity: the handshake fails */
     *out = session_of(ssl);
     return *out != NULL;
 }
@@ -121,7 +121,8 @@ int tls_load(struct err *e)
     int rc = load_functions(e);
     if (rc < 0)
         return rc;
-    /* Nobody's configuration file decides how a job is protected, and nothing runs at exit. */
+    /* OpenSSL reads no configuration file, which would decide how a job is protected, and runs
+     * nothing at exit. */
     lib.OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_ATEXIT, NULL);
     SSL_CTX *ctx = lib.SSL_CTX_new(lib.TLS_method());
     if (!ctx || !set_up(ctx))
@@ -214,7 +215,7 @@ void tls_wipe(void *p, size_t len)
 
 struct tls {
     SSL *ssl;
-    BIO *in, *out; /* the other side's bytes, and those for it; owned by ssl */
+    BIO *in, *out; /* the bytes from the other side, and the bytes for it; owned by ssl */
     struct tls_key key;
     bool established;
 };
@@ -234,9 +235,9 @@ static int drain(struct tls *t, struct buf *wire, struct err *e)
     return 0;
 }
 
-/* Whether the reason is that the two sides have different keys: the error of the side that finds
- * out, or the alert that it sends (ILLEGAL_PARAMETER by OpenSSL, DECRYPT_ERROR by RFC 8446). Alerts
- * of servers that do not support such keys at all are not included. */
+/* Whether the handshake failed because the two sides have different keys: the error of the side
+ * that finds out, or the alert that this side sends (ILLEGAL_PARAMETER by OpenSSL, DECRYPT_ERROR by
+ * RFC 8446). Alerts of servers that do not support such keys at all are not included. */
 static bool is_wrong_key(int reason)
 {
     return reason == SSL_R_BINDER_DOES_NOT_VERIFY || reason == SSL_R_TLSV1_ALERT_DECRYPT_ERROR ||

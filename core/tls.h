@@ -25,7 +25,8 @@ struct tls_key {
     uint8_t bytes[TLS_KEY_LEN];
 };
 
-/* Loads OpenSSL unless it is there already. -ENOENT: it is not installed, and what to install. */
+/* Loads OpenSSL unless it is loaded already. -ENOENT: OpenSSL is not installed; the text says what
+ * to install. */
 int tls_load(struct err *e);
 
 /* A key for one purpose from a secret: what one purpose shows of its key says nothing about those
@@ -57,18 +58,18 @@ int tls_new(struct tls **out, enum tls_side side, const struct tls_key *key, str
             struct err *e);
 void tls_free(struct tls *t); /* NULL is allowed */
 
-/* Takes n bytes that came from the other side: appends what they say to *plain, and to *wire what
- * has to be sent. 0, -EACCES (the other side has another key), -EPROTO (it does not speak TLS, or
- * not with such a key, or what came was changed on the way). After an error *wire may hold an alert
- * that is worth sending; nothing else may follow. */
+/* Takes n bytes that came from the other side: appends the decrypted bytes to *plain, and to *wire
+ * the bytes that have to be sent. 0, -EACCES (the other side has another key), -EPROTO (the other
+ * side does not speak TLS, or not with a pre-shared key, or the bytes were changed on the way).
+ * After an error *wire may hold an alert that is worth sending; nothing else may follow. */
 int tls_feed(struct tls *t, const void *p, size_t n, struct buf *plain, struct buf *wire,
              struct err *e);
 
 /* The handshake is over: tls_seal() may be called. */
 bool tls_established(const struct tls *t);
 
-/* Keeps the memory that sealing and feeding take, so that they allocate no more. What is sealed at
- * once is then sent in parts of 512 bytes. */
+/* Keeps the memory that encryption and decryption take, so that tls_seal() and tls_feed() allocate
+ * no more. From then on bytes that are encrypted at once are sent in parts of 512 bytes. */
 void tls_keep_buffers(struct tls *t);
 
 /* Appends p[0..n), encrypted, to *wire. */

@@ -24,8 +24,8 @@ void uvx_own(struct uvx_scope *s, void *handle); /* any uv_*_t */
 void uvx_close(void *handle);                    /* idempotent; handle must be owned by a scope */
 void uvx_scope_close(struct uvx_scope *s, void (*on_closed)(void *arg), void *arg);
 
-/* libuv aborts when the kernel has nothing left for it, where no caller could be told; from here on
- * what was missing is said on stderr before that. */
+/* libuv aborts when the kernel has no resources left, in places where it could tell no caller.
+ * After this call dlaunch prints on stderr, before such an abort, which resource was missing. */
 void uvx_explain_abort(void);
 
 /* uv error (negative errno value) as text for err_sys() messages: uv_strerror without its table. */

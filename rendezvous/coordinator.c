@@ -39,23 +39,23 @@ struct caller {
     uint32_t slot;     /* the state's number for the connection */
     uint32_t next_free;
     bool said_hello, comes_back;
-    struct node_id id;      /* as it said hello */
-    struct link *beat_link; /* its heartbeats', before it is the thread's; NULL */
+    struct node_id id;      /* the id in its HELLO */
+    struct link *beat_link; /* the heartbeats' link, until the thread has it; NULL */
     int beat;               /* beats_add()'s number; -1 */
     struct rdzv_peer peer;
     struct netaddr from;
-    const char *unwelcome; /* why it is not let in; NULL */
-    bool wants_events;     /* it was sent those of the job before number events_at */
+    const char *unwelcome; /* why the node is not let in; NULL */
+    bool wants_events;     /* events of the job before number events_at were sent */
     bool asked_for_events;
     uint64_t events_at;
-    bool gathers;    /* it waits for the result of the all-gather */
-    uint64_t output; /* number of its newest output of which it has to be told; 0: none */
+    bool gathers;    /* the node waits for the result of the all-gather */
+    uint64_t output; /* newest output of the node to be acknowledged; 0: none */
     /* In the tree of this round: */
     struct generation branch;
-    bool below;                    /* another node is its parent, */
-    bool direct;                   /* which it does not reach */
-    bool peers_below, table_below; /* the parent has these for it */
-    struct pending pending;        /* until it has said hello */
+    bool below;                    /* another node is the node's parent */
+    bool direct;                   /* the node does not reach its parent */
+    bool peers_below, table_below; /* the parent has these for the node */
+    struct pending pending;        /* until the link has said hello */
 };
 
 /* The tree of a round. */
@@ -92,7 +92,7 @@ struct coordinator {
     struct allgather allgather;
     struct shared_buf *gathered; /* the newest result of the round; NULL: none */
     struct map output;           /* node id -> number of its newest output */
-    struct map addrs; /* of the round's other nodes, as its table says and as they call from */
+    struct map addrs; /* of the round's other nodes: from the table, and of their connections */
     struct generation addrs_gen; /* that round */
     struct round_tree tree;
     void (*on_closed)(void *arg);
@@ -107,7 +107,8 @@ static void tell_beat(struct caller *k, const struct beat_news *news, uint64_t n
     rdzv_state_beat(k->coordinator->state, &k->id, &b, now);
 }
 
-/* No heartbeat is answered any more, and what was is known, before its end is judged. */
+/* Stops the heartbeats of the node and takes over those that the thread has answered, before the
+ * rules learn how the connection has ended. */
 static void end_beats(struct caller *k)
 {
     struct beat_news news;
@@ -179,7 +180,7 @@ static void turn_away(struct caller *k, const char *text)
     rdzv_put_refusal(&b, false, text);
     link_send_buf(k->link, &b);
     link_refuse(k->link);
-    if (!k->unwelcome) /* else it has been said already, by the endpoint */
+    if (!k->unwelcome) /* else the endpoint has logged the refusal */
         rdzv_state_turned_away(c->state, k->peer.addr, text, lease_clock_ns());
     free_caller(k);
 }
@@ -260,7 +261,8 @@ static void on_elsewhere(struct caller *k, struct rd *body)
         coordinator_drop(k, "malformed message");
         return;
     }
-    if (netaddr_is_loopback(&there) && !netaddr_is_local(&k->from)) /* on its host */
+    if (netaddr_is_loopback(&there) &&
+        !netaddr_is_local(&k->from)) /* on the host of the other end */
         netaddr_parse_ip(&there, netaddr_ip(&k->from, ip), m.port);
     rdzv_state_get_info(c->state, &info);
     if (c->elected) {
@@ -472,7 +474,8 @@ static void send_events(struct caller *k)
     }
 }
 
-/* To the node that has this rank in the round, if there is one. Takes the content. */
+/* Sends a message to the node that has this rank in the round, if there is one. Takes the
+ * content. */
 static void send_to_rank(const struct coordinator *c, int rank, struct buf *b)
 {
     uint32_t conn = rdzv_state_conn_of(c->state, rank);
@@ -551,7 +554,7 @@ static void on_answer(struct caller *k, uint8_t type, struct rd body)
     }
 }
 
-/* A node's value. The result goes to those who wait for it. */
+/* Takes a node's value. The result goes to the nodes that wait for the all-gather. */
 static void on_gather(struct caller *k, struct rd *body)
 {
     struct coordinator *c = k->coordinator;
@@ -589,7 +592,8 @@ static void tell_shown(struct caller *k, uint64_t number, bool taken)
     link_send_buf(k->link, &b);
 }
 
-/* What a node could not know to have arrived comes once more, on another connection. */
+/* Drops what has arrived before: a node sends again, on another connection, all output that was not
+ * acknowledged. */
 static void on_output(struct caller *k, struct rd *body)
 {
     struct coordinator *c = k->coordinator;
@@ -653,8 +657,8 @@ static void round_tree_begin(struct coordinator *c)
     }
 }
 
-/* Before the first message of a round to a node: who its parent is. A parent that does not listen
- * is none. */
+/* Tells a node its parent, before the first message of a round. A node that does not listen is
+ * nobody's parent. */
 static void place_in_tree(struct caller *k)
 {
     const struct coordinator *c = k->coordinator;
@@ -679,7 +683,8 @@ static void place_in_tree(struct caller *k)
     link_send_buf(k->link, &b);
 }
 
-/* Whether a message comes to the node by its parent. Once in a round: a further one is direct. */
+/* Whether the node gets a message from its parent: each message once in a round; a repetition is
+ * sent directly. */
 static bool comes_by_tree(struct caller *k, bool *below)
 {
     bool by_tree =

@@ -15,7 +15,7 @@ struct coordinator_events {
     void *arg;
     /* No worker is alive and a round begins: the store is emptied. */
     void (*on_new_round)(void *arg);
-    /* Every node has received the result, or has had close_ns for it. */
+    /* Every node has received the result, or has had close_ns to receive the result. */
     void (*on_finished)(void *arg);
     /* A launcher at this address has another key. */
     void (*on_wrong_key)(void *arg, const struct netaddr *peer);
@@ -42,12 +42,12 @@ struct coordinator *coordinator_new(struct link_hub *hub, struct beats *beats,
  * by a socketpair. key: of the TLS connection that it is to be; NULL: in the clear. */
 void coordinator_adopt(struct coordinator *c, int fd, const struct netaddr *peer,
                        const struct tls_key *key);
-/* Takes a connection that is refused with this reason once its preamble has arrived. */
+/* Takes a connection, and refuses the launcher with this reason when the preamble has arrived. */
 void coordinator_turn_away(struct coordinator *c, int fd, const struct netaddr *peer,
                            const char *why);
 
-/* etcd votes for this coordinator, as of since_ns (rdzv_etcd.c): it counts as a witness, called
- * `name`, that was heard of then. */
+/* etcd votes for this coordinator, as of since_ns (rdzv_etcd.c): etcd counts as a witness, called
+ * `name`, last heard at since_ns. */
 void coordinator_hear_arbiter(struct coordinator *c, const char *name, uint64_t since_ns);
 /* The newest list of members: rdzv_state_newest_list(). */
 struct generation coordinator_newest_list(const struct coordinator *c);
@@ -65,7 +65,7 @@ void coordinator_events_changed(struct coordinator *c);
 /* on_output may be called again. */
 void coordinator_output_room(struct coordinator *c);
 
-/* Does what is due; to be called before the hub flushes. */
+/* Carries out the actions of the rules; to be called before the hub flushes. */
 void coordinator_advance(struct coordinator *c);
 
 /* The result is known. */
@@ -74,10 +74,10 @@ bool coordinator_finished(const struct coordinator *c); /* on_finished has been 
 
 /* Whether this coordinator was elected and its job is not over. */
 bool coordinator_leads(const struct coordinator *c);
-/* Whether it was elected, or stands for election. */
+/* Whether this coordinator was elected, or stands for election. */
 bool coordinator_is_elected(const struct coordinator *c);
 bool coordinator_stands(const struct coordinator *c);
-/* Whether it has begun a round. */
+/* Whether this coordinator has begun a round. */
 bool coordinator_has_begun(const struct coordinator *c);
 
 /* Closes all connections, before coordinator_close() while the hub goes on. */

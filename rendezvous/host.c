@@ -24,7 +24,7 @@
 struct host {
     struct host_config config;
     struct relay *relay;
-    struct endpoint *endpoint;       /* NULL: it does not listen */
+    struct endpoint *endpoint;       /* NULL: this launcher does not listen */
     struct standby *standby;         /* NULL until another node is the coordinator */
     struct coordinator *coordinator; /* NULL, like the next two, if another node has it */
     struct keeper *keeper;
@@ -32,7 +32,7 @@ struct host {
     char local_addr[ADDR_STRLEN];
     char doubt[ERR_MSG_MAX]; /* rdzv_rules.doubt of the coordinator */
 
-    unsigned open; /* parts that are not closed yet, those that were given up earlier included */
+    unsigned open;          /* parts that are not closed yet, those given up earlier included */
     struct uvx_scope scope; /* calls back from the loop */
     bool closing;
     void (*on_closed)(void *arg);
@@ -251,7 +251,7 @@ static void make_store(struct host *h)
     h->open++;
 }
 
-/* f: of a coordinator that is not elected; NULL: it stands for election. */
+/* f: the discovery of a coordinator that is not elected; NULL: this node stands for election. */
 static void make_coordinator(struct host *h, const struct rdzv_discovery *f,
                              const struct rdzv_electorate *electorate)
 {
@@ -290,7 +290,7 @@ static void make_coordinator(struct host *h, const struct rdzv_discovery *f,
 int host_begin(struct host *h, int listen_fd, const struct rdzv_discovery *f, struct err *e)
 {
     char where[HOST_MAX + 8];
-    if (h->endpoint) { /* of a standby: this node was about to follow another one */
+    if (h->endpoint) { /* a standby's: this node was about to follow another coordinator */
         endpoint_close(h->endpoint, part_closed, h);
         h->endpoint = NULL;
         member_state_set_peer_port(member_state_of(h->config.member), 0);
@@ -351,7 +351,7 @@ void host_open_standby(struct host *h, const struct rdzv_discovery *f,
     if (h->endpoint || (!rdzv_config_may_elect(c) && !tree) || c->nproc == 0)
         return;
     if (auth_wants_tls(h->config.auth, coordinator) && auth_ready(h->config.auth, NULL) < 0)
-        return; /* without a token it listens to nobody */
+        return; /* without a token a standby admits nobody */
     for (int i = 0; i < f->nstandby_binds && fd < 0; i++)
         fd = endpoint_listen(&f->standby_binds[i], NULL);
     bool at_endpoint = fd >= 0;
@@ -374,7 +374,7 @@ void host_follow(struct host *h, const char *addr, int port, bool follows)
         standby_set_coordinator(h->standby, addr, port, follows);
 }
 
-/* Closes the coordinator and what comes with it. */
+/* Closes the coordinator, the store and the keeper. */
 static void shed_coordinator(struct host *h)
 {
     if (h->keeper)
@@ -454,7 +454,7 @@ void host_advance(struct host *h)
     if (!h->coordinator || h->closing)
         return;
     coordinator_advance(h->coordinator);
-    if (h->keeper) /* it may have finished, and everything closes */
+    if (h->keeper) /* the coordinator may have finished, and everything closes */
         keeper_advance(h->keeper);
 }
 

@@ -22,7 +22,7 @@ struct host_config {
     struct member *member;
     void *output_arg; /* rdzv_callbacks.on_output; NULL */
     bool (*on_output)(void *arg, const void *output, size_t n);
-    void *arg; /* of the others */
+    void *arg; /* the argument of the other callbacks */
     /* The coordinator's on_finished. */
     void (*on_finished)(void *arg);
     /* The coordinator is to be given up for another one at `there`: host_move(). */
@@ -63,7 +63,7 @@ void host_set_local_addr(struct host *h, const char *ip);
 const char *host_local_addr(const struct host *h); /* "" */
 
 struct coordinator *host_coordinator(const struct host *h); /* NULL: another node has it */
-/* Whether it listens; its port, 0: it does not; its address, "" for all. */
+/* Whether the endpoint listens; its port, 0: none; its address, "" for all. */
 bool host_listens(const struct host *h);
 int host_port(const struct host *h);
 const char *host_addr(const struct host *h);
@@ -71,11 +71,11 @@ const char *host_addr(const struct host *h);
 /* Serves a connected socket of a client of the store; false: the store is not here. */
 bool host_serve_store(struct host *h, int fd);
 
-/* Does what is due; to be called before the hub flushes. */
+/* Carries out the coordinator's actions; to be called before the hub flushes. */
 void host_advance(struct host *h);
 /* Refuses all further connections when the process exits without running its loop. */
 void host_abandon(struct host *h);
-/* No redirect and no renewal any more. */
+/* Ends redirects and renewals. */
 void host_stop(struct host *h);
 /* To be called before the hub is closed. */
 void host_close(struct host *h, void (*on_closed)(void *arg), void *arg);

@@ -47,7 +47,7 @@ static void keep_after(struct keeper *k, uint64_t ms)
         uv_timer_start(&k->keep, on_keep, ms, 0);
 }
 
-/* With each heartbeat, and often enough for a lease of the dead time. */
+/* The period of renewals: each heartbeat, which is often enough for a lease of the dead time. */
 static uint64_t keep_ms(const struct keeper *k)
 {
     uint64_t third = rdzv_config_dead_ns(k->config.config) / 3000000;

@@ -37,9 +37,9 @@ struct keeper *keeper_new(const struct keeper_config *config);
 
 /* coordinator_events.on_elsewhere. */
 void keeper_elsewhere(struct keeper *k, const struct netaddr *there, bool begun);
-/* To be called after the coordinator's. */
+/* To be called after coordinator_advance(). */
 void keeper_advance(struct keeper *k);
-/* Nothing is renewed or told any more. */
+/* Ends renewals and redirects. */
 void keeper_stop(struct keeper *k);
 void keeper_close(struct keeper *k, void (*on_closed)(void *arg), void *arg);
 

@@ -28,7 +28,7 @@ struct member {
     uint64_t timer_at;
     uv_timer_t silence;
     bool silence_reported;
-    int port; /* of the link's other end, on this host */
+    int port; /* the port of the link's other end, if that is on this host */
     struct member_state *state;
     struct link *link;     /* NULL: none */
     struct auth *auth;     /* of the link; NULL: none */
@@ -40,7 +40,7 @@ struct member {
     int beat;                     /* beats_add()'s; -1: none */
     bool local;                   /* the link does not leave this process */
     char link_scope[IF_NAMESIZE]; /* of the link's other end, when that is link-local; "" */
-    const char *coordinator;      /* where it is, for people */
+    const char *coordinator;      /* where the coordinator is, for people */
     bool other_version, wanted, closing;
     bool comes_back; /* BACK was received: the end of the link is not the coordinator's */
     bool said_hello, asked_for_events; /* on this link */
@@ -53,7 +53,7 @@ struct member {
         struct buf value;
     } gather;
     struct outbox outbox;
-    bool shows_own; /* the coordinator takes no output: it is shown here */
+    bool shows_own; /* the coordinator takes no output: this node shows its own */
     uint32_t dead_ms;
     struct rdzv_callbacks callbacks;
     struct member_events events;
@@ -344,7 +344,7 @@ void member_output(struct member *m, struct buf *output)
     link_hub_wake(m->hub);
 }
 
-/* What has not been sent is shown on the console of this node. */
+/* Shows output that has not been sent on the console of this node. */
 static void show_here(struct member *m)
 {
     for (struct buf b; (b = outbox_take(&m->outbox)).len; buf_fini(&b)) {
@@ -439,7 +439,7 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
     if (type == RDZV_MSG_REFUSE && rdzv_get_refusal(body, &refusal)) {
         member_state_refused(m->state, &refusal, now);
     } else if (m->other_version) {
-        return true; /* it is about to turn us away */
+        return true; /* the coordinator is about to refuse this launcher */
     } else if (type == RDZV_MSG_VIEW && rdzv_get_view(body, &view)) {
         on_view(m, &view, &whole);
         rdzv_view_fini(&view);

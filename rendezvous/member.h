@@ -14,8 +14,8 @@ struct member;
 
 struct member_events {
     void *arg;
-    /* There is no connection and one is wanted: member_attach() or member_unreachable() answers.
-     * Called once until one of them has. */
+    /* The member wants a connection: the owner answers by member_attach() or member_unreachable(),
+     * and is not called again before it has answered. */
     void (*on_wants_link)(void *arg);
     /* The coordinator has answered, and there is no connection for heartbeats: member_take_beat()
      * brings one. Comes again while there is none. */
@@ -56,7 +56,7 @@ void member_output(struct member *m, struct buf *output);
  * a time. Borrows for the call. */
 void member_gather(struct member *m, const void *value, size_t len);
 
-/* Does what is due; to be called before the hub flushes. */
+/* Carries out the actions of the rules; to be called before the hub flushes. */
 void member_advance(struct member *m);
 
 /* The link is the hub's to close. */

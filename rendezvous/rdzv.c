@@ -344,7 +344,7 @@ static void tear_down(struct rdzv *r)
         relay_close(r->relay, part_closed, r);
     }
     member_close(r->member, part_closed, r);
-    if (r->beats) { /* nobody asks it any more */
+    if (r->beats) { /* nobody uses the heartbeats any more */
         r->parts++;
         beats_close(r->beats, part_closed, r);
     }
@@ -361,7 +361,7 @@ void rdzv_close(struct rdzv *r, void (*on_closed)(void *arg), void *arg)
     reach_driver_stop(r->reach);
     host_stop(r->host);
     search_stop(r->search, c && coordinator_ended(c));
-    /* The others get the result first. */
+    /* The other nodes get the result before this node leaves. */
     bool wait = c && coordinator_ended(c) && !coordinator_finished(c);
     if (!wait)
         tear_down(r);

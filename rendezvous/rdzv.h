@@ -51,11 +51,11 @@ void rdzv_prepared(struct rdzv *r, const uint16_t *ports, int n);
  * the policy is RESTART_WORKER. Borrows for the call. */
 void rdzv_failed(struct rdzv *r, const struct failure *f);
 
-/* Every worker of this node has exited with 0. */
+/* To be called when every worker of this node has exited with 0. */
 void rdzv_done(struct rdzv *r);
 
-/* No worker of the round is alive on this node. `all` has a full record of each worker that did not
- * exit with 0, those stopped by dlaunch included. Borrows for the call. */
+/* To be called when no worker of the round is alive on this node. `all` has a full record of each
+ * worker that did not exit with 0, those stopped by dlaunch included. Borrows for the call. */
 void rdzv_stopped(struct rdzv *r, const struct failure *all, size_t n);
 
 /* This launcher was told to stop (STOP_SIGNAL, STOP_TIMEOUT, STOP_REQUEST) or cannot go on
@@ -87,7 +87,8 @@ void rdzv_output_room(struct rdzv *r);
 /* The log in the callbacks has changed. Cheap if nobody in the job wants events. */
 void rdzv_events_changed(struct rdzv *r);
 
-/* Where the workers of this node reach the store, on 127.0.0.1; 0: at the table's MASTER_ADDR. */
+/* The port on 127.0.0.1 at which the workers of this node reach the store; 0: they reach the store
+ * at the table's MASTER_ADDR. */
 int rdzv_relay_port(const struct rdzv *r);
 
 void rdzv_get_info(const struct rdzv *r, struct rdzv_info *out);
@@ -100,8 +101,8 @@ void rdzv_abandon(struct rdzv *r);
  * anyway. */
 void rdzv_close(struct rdzv *r, void (*on_closed)(void *arg), void *arg);
 
-/* After rdzv_close(), until it calls back: nodes that do not take the result are waited for a
- * second more at most. */
+/* To be called between rdzv_close() and its callback: limits the wait for nodes that do not take
+ * the result to one more second. */
 void rdzv_hurry(struct rdzv *r);
 
 #endif

@@ -14,8 +14,9 @@ struct event_log;
 
 struct rdzv_callbacks {
     void *arg;
-    /* This process's events; the job's come into it. To be called after a change of it, which may
-     * have to be sent: rdzv_events_changed(). NULL: none are kept. */
+    /* The log with the events of this process, which also receives those of the job. The owner
+     * calls rdzv_events_changed() after it has changed the log, since events may have to be sent.
+     * NULL: no events are kept. */
     struct event_log *events;
     /* The nodes are complete; this one is `group_rank` of `nnodes`. Prepare the round (sockets,
      * segment) and answer with rdzv_prepared(). May come again without on_run in between, with
@@ -49,9 +50,10 @@ struct rdzv_callbacks {
      * bytes; checked, borrowed for the call. nnodes 0: together they are too large. May be NULL if
      * rdzv_gather() is not called. */
     void (*on_gathered)(void *arg, struct rd values, int nnodes);
-    /* What workers of some node have printed, given to rdzv_output() there, for the console of this
-     * node: it has the coordinator, or no coordinator takes its own output. False: no more until
-     * rdzv_output_room(), though it comes all the same if it must. NULL: none is shown here. */
+    /* Output of workers, which rdzv_output() of some node has taken, for the console of this node:
+     * this node has the coordinator, or no coordinator takes its own output. False: send no more
+     * before rdzv_output_room(); output that cannot wait comes all the same. NULL: this node shows
+     * no output. */
     bool (*on_output)(void *arg, const void *output, size_t n);
     /* n bytes that were given to rdzv_output() are shown, or will be. May be NULL if nothing is. */
     void (*on_output_taken)(void *arg, size_t n);

@@ -52,7 +52,7 @@ static void drive(struct reach_driver *d);
 
 /* ---------------------------------------------------------------------------------------- names */
 
-/* Where the coordinator is, as the user gave it. */
+/* The place of the coordinator as the user gave it. */
 static void name_endpoint(struct reach_driver *d)
 {
     const struct rdzv_config *c = d->config.config;
@@ -221,7 +221,7 @@ static void host_here(struct reach_driver *d)
     note_local_addr(d, f);
     if (d->listen_fd < 0 && host_listens(d->host) &&
         netaddr_port(&f->bind.addr) == host_port(d->host)) {
-        name_endpoint(d); /* it was redirected to a coordinator that does not answer */
+        name_endpoint(d); /* this node was redirected to a coordinator that does not answer */
         host_begin_again(d->host, f);
         reach_hosted(d->reach, REACH_HOSTS_AGAIN, false, NULL);
         return;
@@ -261,7 +261,7 @@ static void attach_own(struct reach_driver *d)
         member_attach(d->member, fd, true, NULL);
 }
 
-/* This node stands for election: the other members connect to it. */
+/* Makes this node a candidate, to which the other members connect. */
 static void stand_for_election(struct reach_driver *d)
 {
     struct member_state *m = member_state_of(d->member);
@@ -331,13 +331,14 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
     drive(d);
 }
 
-/* Where the look has said. */
+/* Connects to the addresses that the look has found. */
 static void join(struct reach_driver *d)
 {
     const struct rdzv_discovery *f = search_idle(d->config.search);
     struct err e = ERR_INIT;
     enum reach_called how;
-    /* Some way there needs no token, or it comes with the coordinator. */
+    /* True if some way to the coordinator needs no token, or the token comes with the
+     * coordinator. */
     bool clear = f->naddrs == 0 || auth_may_come(d->config.auth);
     for (int i = 0; i < f->naddrs; i++)
         clear |= !auth_wants_tls(d->config.auth, &f->addrs[i]);
@@ -444,7 +445,7 @@ static int look_at_once(struct reach_driver *d, struct err *e)
         return 0;
     rdzv_discovery_look(f);
     if (f->ops->decide(f, e) != RDZV_ROLE_HOST)
-        return 0; /* it will be decided again; nothing is lost */
+        return 0; /* the backend decides again; nothing is lost */
     log_note(f);
     int fd = host_listen(f, e);
     d->listen_fd = fd >= 0 ? fd : -1;

@@ -22,7 +22,7 @@ int reach_driver_new(struct reach_driver **out, const struct reach_driver_config
                      struct err *e);
 /* Of one that was not started. */
 void reach_driver_free(struct reach_driver *d);
-/* To be called before anything else. beats: NULL: one node. */
+/* To be called before all other functions. beats NULL: a job of one node. */
 void reach_driver_start(struct reach_driver *d, struct beats *beats, struct host *host,
                         struct member *member);
 
@@ -32,12 +32,12 @@ void reach_driver_wants_beat(struct reach_driver *d, const struct node_id *id, u
 /* host_config.on_elsewhere. */
 void reach_driver_redirect(struct reach_driver *d, const struct netaddr *there);
 
-/* Where the coordinator is, for messages: changes, at one place in memory. */
+/* The place of the coordinator, for messages. The text changes; its address in memory does not. */
 const char *reach_driver_where(const struct reach_driver *d);
 /* The address of the coordinator; false: not known. */
 bool reach_driver_address(const struct reach_driver *d, struct netaddr *out);
 
-/* Does what is due; to be called before the member's. */
+/* Carries out the actions of the rules; to be called before member_advance(). */
 void reach_driver_advance(struct reach_driver *d);
 /* Calls nobody any more. */
 void reach_driver_stop(struct reach_driver *d);

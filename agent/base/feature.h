@@ -23,19 +23,19 @@ struct variables {
 void variables_add(struct variables *v, char *owned);
 void variables_fini(struct variables *v);
 
-/* What features add to the start of one worker. */
+/* The variables and descriptors that features add to the start of one worker. */
 struct worker_extras {
     struct variables env; /* the same names for all workers of a round */
     int fds[4], nfds;     /* handed down under their numbers, then closed */
-    bool session;         /* it gets a session of its own */
+    bool session;         /* the worker gets a session of its own */
 };
 void worker_extras_fini(struct worker_extras *x);
 
 struct feature {
     const char *name;
 
-    /* Before the rendezvous. Sets *state if the job wants the feature. An error ends the launch;
-     * *state, if set, is freed then. */
+    /* Called before the rendezvous. Sets *state if the job wants the feature. An error ends the
+     * launch; *state, if set, is freed then. */
     int (*open)(void **state, struct node *n, struct err *e);
 
     /* A round is being prepared; no worker is alive. May come again without begin. */
@@ -58,24 +58,25 @@ struct feature {
     /* The worker's process has begun to end, or is reaped; nothing has been concluded from that.
      * May come twice. */
     void (*worker_exits)(void *state, const struct worker *w);
-    /* w->failure says how it ended, and may be added to. by_dlaunch: dlaunch has killed it. */
+    /* A worker has ended: w->failure says how, and may be added to. by_dlaunch: dlaunch has killed
+     * the worker. */
     void (*worker_failed)(void *state, struct worker *w, bool by_dlaunch);
-    /* Why its exit with status 0 is a failure; NULL: it is not. */
+    /* Returns why the worker's exit with status 0 is a failure; NULL: the exit is no failure. */
     const char *(*worker_fault)(void *state, const struct worker *w);
     /* The worker's process is reaped, or could not be started; the output may still be read. */
     void (*worker_ended)(void *state, const struct worker *w);
-    /* All that it has written is read. */
+    /* All that the worker has written is read. */
     void (*worker_drained)(void *state, const struct worker *w);
 
     /* The log of events has grown (node->log). */
     void (*log_grown)(void *state);
-    /* A request of dlaunchctl or of a feature, on any node. True: it is this feature's. Not in
-     * NODE_DONE. */
+    /* A request of dlaunchctl or of a feature, on any node. True: the request belongs to this
+     * feature. Not called in NODE_DONE. */
     bool (*request)(void *state, const struct rdzv_request *r);
-    /* The answer of a node to a request of this one. True: it is this feature's. */
+    /* The answer of a node to a request of this one. True: the answer belongs to this feature. */
     bool (*answer)(void *state, const struct rdzv_answer *a);
-    /* Makes one answer of several to a request, if it is of this feature, as merge_fn. Without the
-     * state, and on any node. */
+    /* Makes one answer of several to a request, if the request belongs to this feature, as merge_fn
+     * does. Called without the state, and on any node. */
     bool (*merge)(const struct rdzv_answers *answers, struct buf *out);
     /* The values of all nodes, in their order (rdzv_gather()). */
     void (*gathered)(void *state, struct rd values, int nnodes);
@@ -86,24 +87,26 @@ struct feature {
     /* Why the round ends, before operations that are under way are ended. May come again, with a
      * better reason. */
     void (*stops)(void *state, const struct rdzv_stop *why);
-    /* No process of a stopped round is alive: whether its end may be told. As ready(). */
+    /* No process of a stopped round is alive. Returns whether the end of the round may be reported;
+     * as with ready(), false delays the end until the feature calls node_calls.go_on(). */
     bool (*ended)(void *state);
-    /* Then: the record of a worker that did not end well is complete but for this. */
+    /* Called then: completes the record of a worker that did not end well. */
     void (*complete)(void *state, struct worker *w);
 
-    /* A process that is not to be taken for what workers have left behind; 0: there is none. */
+    /* Returns the pid of a process that must not be taken for a leftover of workers; 0: there is
+     * none. */
     pid_t (*helper)(const void *state);
-    /* Adds to what displays show. */
+    /* Adds to the status that displays show. */
     void (*status)(void *state, struct agent_status *out);
     /* The job is over for this node: NODE_DONE. */
     void (*finish)(void *state, const struct rdzv_result *result);
-    /* Adds to the report, behind finish. What it adds lives until free. */
+    /* Adds to the report, after finish. The added texts live until free. */
     void (*report)(void *state, struct report_input *in);
 
     /* Closes handles of its own and ends threads, then calls back, perhaps at once. node->scope is
      * closed after that. */
     void (*close)(void *state, void (*on_closed)(void *arg), void *arg);
-    /* No handle is open any more. */
+    /* Frees the state; no handle is open any more. */
     void (*free)(void *state);
 };
 

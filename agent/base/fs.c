@@ -19,7 +19,7 @@
 #include "core/named_file.h"
 #include "core/patient.h"
 
-/* How long a FIFO or terminal may take nothing before the write is given up. */
+/* The time for which a FIFO or terminal may take nothing before the write is given up. */
 #define READER_PATIENCE_MS 5000
 
 void fs_random_suffix(char out[FS_SUFFIX_LEN + 1])

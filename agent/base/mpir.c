@@ -42,11 +42,11 @@ __attribute__((noinline)) void MPIR_Breakpoint(void)
 
 static struct shared {
     _Atomic uint32_t shown; /* rises with each table that is complete */
-    _Atomic int32_t n;      /* its processes; 0: a round is being started */
+    _Atomic int32_t n;      /* of the job's processes; 0: a round is being started */
     char executable[4096];
     MPIR_PROCDESC table[PROCESSES_MAX];
     char hosts[PROCESSES_MAX][HOST_MAX];
-} * g_shared; /* NULL: it is not wanted */
+} * g_shared; /* NULL: no debugger is expected */
 
 static int g_world, g_known; /* in the agent: ranks of the round, and those that are in the table */
 

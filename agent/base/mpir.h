@@ -12,7 +12,8 @@
 
 struct event_list;
 
-/* Before the guardian forks. `wanted`, or a debugger has started this process. */
+/* Makes the table, before the guardian forks, if `wanted` is set or a debugger has started this
+ * process. */
 void mpir_init(bool wanted, const char *executable);
 bool mpir_is_wanted(void);
 

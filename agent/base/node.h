@@ -21,18 +21,19 @@ struct worker {
     enum worker_state state;
     pid_t pid;
     bool ok;                    /* exited with 0 */
-    bool warm;                  /* it began as a warm interpreter */
+    bool warm;                  /* the worker began as a warm interpreter */
     int attempt;                /* the restart count with which it was started */
     char dir[FAILURE_PATH_MAX]; /* its log files' own folder in this attempt; "": none */
     char error_file[FAILURE_PATH_MAX], stderr_log[FAILURE_PATH_MAX]; /* likewise */
-    char killed_for[320]; /* why dlaunch sent it a signal before any failure; "": it did not */
+    char killed_for[320]; /* dlaunch's reason for a signal before any failure; ""
+                           */
     uint64_t started_ns, ended_ns;
-    int listen_fd; /* its data socket, until it is handed down; -1 */
+    int listen_fd; /* the worker's data socket, until it is handed down; -1 */
     uint16_t port;
-    struct failure failure; /* if it did not end with status 0 */
+    struct failure failure; /* set if the worker did not end with status 0 */
 };
 
-/* Whether its process exists. */
+/* Whether the worker's process exists. */
 static inline bool worker_is_alive(const struct worker *w)
 {
     return w->state == WORKER_RUNNING || w->state == WORKER_EXITING;
@@ -42,40 +43,44 @@ struct feature;
 struct node;
 struct spawner;
 
-/* What a feature may ask of the agent. */
+/* The functions by which a feature asks something of the agent. */
 struct node_calls {
-    /* To every node of the job, as rdzv_request(). False: no coordinator is in reach. */
+    /* Sends a request to every node of the job, as rdzv_request() does. False: no coordinator is in
+     * reach. */
     bool (*request)(struct node *n, const struct rdzv_request *r);
     void (*answer)(struct node *n, const struct rdzv_answer *a);
-    /* As rdzv_gather(). */
+    /* Does what rdzv_gather() does. */
     void (*gather)(struct node *n, const void *value, size_t len);
     void (*get_info)(struct node *n, struct rdzv_info *out);
     void (*get_status)(struct node *n, struct agent_status *out);
-    /* When the worker's first, or last, output was read (CLOCK_MONOTONIC); 0: it has written none,
-     * or no output is read any more. */
+    /* The time at which the worker's first, or last, output was read (CLOCK_MONOTONIC); 0: the
+     * worker has written none, or no output is read any more. */
     uint64_t (*first_output)(struct node *n, int local_rank);
     uint64_t (*last_output)(struct node *n, int local_rank);
 
-    /* What ready(), looked() or ended() of a feature waits for has come. */
+    /* Reports that a feature whose ready(), looked() or ended() returned false can answer now. */
     void (*go_on)(struct node *n);
-    /* This node cannot do its part in the round: it leaves the job. */
+    /* Makes this node leave the job, because it cannot do its part in the round. */
     void (*give_up)(struct node *n, const struct err *e);
     /* Ends the job; the workers get the signal. */
     void (*leave)(struct node *n, enum stop_reason reason, int exit_code, int signo,
                   const char *text);
-    /* The worker gets the signal, as does what is in its group; if it ends, `why` is its failure's
-     * message. signo 0: the caller sends one itself. */
+    /* Sends the signal to the worker and its process group; if the worker ends, `why` is the
+     * message of its failure. signo 0: the caller sends a signal itself. */
     void (*kill)(struct node *n, int local_rank, int signo, const char *why);
-    /* The same with SIGKILL, of which the worker may not die: it counts as failed at once. */
+    /* Sends SIGKILL in the same way. The worker counts as failed at once, because a process may not
+     * die of SIGKILL. */
     void (*fail)(struct node *n, int local_rank, const char *why);
-    /* The worker has said itself that it fails, and how; it ends by the stop that follows. */
+    /* Reports a failure that the worker itself has announced; the worker ends by the stop that
+     * follows. */
     void (*abort)(struct node *n, int local_rank, int exit_code, const char *how);
-    /* The state of another feature, whose header says what to do with it; NULL: it is not wanted.
+    /* The state of another feature, whose header has the functions for it; NULL: the job does not
+     * want the feature.
      */
     void *(*find)(const struct node *n, const struct feature *f);
     /* mpir_take_events() has said that there is something to show. */
     void (*show_processes)(struct node *n);
-    /* The guardian removes the file if the agent cannot; NULL: it is gone. */
+    /* Makes the guardian remove the file if the agent cannot; NULL: the file is gone. */
     void (*unlink_later)(struct node *n, const char *path);
 };
 
@@ -98,7 +103,7 @@ struct node {
     int group_rank;
     int restart_count;   /* the table's, or a later one under RESTART_WORKER */
     int cpus;            /* that this node may use */
-    const char *log_dir; /* of its attempt; "": none */
+    const char *log_dir; /* of the node's present attempt; "": none */
     struct segment segment;
     struct worker *workers; /* job->nproc */
 };

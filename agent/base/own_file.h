@@ -6,8 +6,8 @@
 
 #include <stddef.h>
 
-/* The path of the file that exists; NULL: there is none. Where it belongs is in out then, as the
- * folder of this program. Returns out, of cap bytes. */
+/* Returns the path of the file in out, of cap bytes; NULL: the file does not exist, and out has the
+ * path at which it belongs, beside this program. */
 const char *own_file_find(const char *name, char *out, size_t cap);
 
 #endif

@@ -29,8 +29,8 @@ struct segment {
         .fd = -1     \
     }
 
-/* Makes and fills it for the workers of node `group_rank`. The heap is sparse: pages cost memory
- * when they are touched. */
+/* Makes and fills the segment for the workers of node `group_rank`. The heap is sparse: pages cost
+ * memory when they are touched. */
 int segment_open(struct segment *s, const struct rank_table *table, int group_rank, int usable_cpus,
                  struct err *e);
 
@@ -49,7 +49,8 @@ int segment_cause_of(const struct segment *s, int local_rank);
  * operations. */
 bool segment_is_mismatch(const struct segment *s, int local_rank);
 
-/* When worker `local_rank` began its first operation (CLOCK_MONOTONIC); 0: it has begun none. */
+/* The time at which worker `local_rank` began its first operation (CLOCK_MONOTONIC); 0: the worker
+ * has begun none. */
 uint64_t segment_first_op_ns(const struct segment *s, int local_rank);
 
 /* Whether worker `local_rank` is inside an operation. */
@@ -57,24 +58,26 @@ bool segment_in_operation(const struct segment *s, int local_rank);
 
 /* An operation of worker `local_rank`. */
 struct segment_last_op {
-    uint64_t number; /* of all that it has begun, from 1 */
+    uint64_t number; /* number among all operations of the worker, from 1 */
     uint64_t group, seq, bytes;
     uint64_t start_ns, end_ns;
-    uint64_t age_ms; /* since it began, if it is open; else since it ended */
+    uint64_t age_ms; /* since the beginning of an open operation, else since its end */
     bool open;
 };
-/* How many operations it has begun. */
+/* Returns how many operations the worker has begun. */
 uint64_t segment_ops(const struct segment *s, int local_rank);
-/* The one that it began last. False: it has begun none, or is writing it down at this moment. */
+/* Copies the operation that the worker began last. False: the worker has begun none, or is writing
+ * the record at this moment. */
 bool segment_last_op(const struct segment *s, int local_rank, uint64_t now_ns,
                      struct segment_last_op *out);
-/* The one of that number. False: it is not kept, or is being written down. */
+/* Copies the operation of that number. False: its record is not kept, or is being written. */
 bool segment_numbered_op(const struct segment *s, int local_rank, uint64_t number, uint64_t now_ns,
                          struct segment_last_op *out);
 
-/* The workers write down the time that they spend in operations, from their start on. */
+/* Makes the workers count the time that they spend in operations, from their start on. */
 void segment_watch(struct segment *s);
-/* Nanoseconds that worker `local_rank` has spent in operations up to now_ns. *inside: it is in one.
+/* Nanoseconds that worker `local_rank` has spent in operations up to now_ns. *inside: the worker is
+ * in one now.
  */
 uint64_t segment_waited(const struct segment *s, int local_rank, uint64_t now_ns, bool *inside);
 

@@ -23,9 +23,9 @@ enum fold_mode {
 struct stdio_pump_opts {
     int console_out, console_err; /* borrowed; normally 1 and 2 */
     int log_fd;                   /* dlaunch's own lines go there; 0: to console_err */
-    /* How many workers there will be; 0: unknown. The table of descriptors then gets its size
-     * before the thread starts: growing one that threads share makes the kernel wait for a grace
-     * period, milliseconds at each doubling. */
+    /* The number of workers to come; 0: unknown. The table of descriptors then gets its size before
+     * the thread starts: growing one that threads share makes the kernel wait for a grace period,
+     * milliseconds at each doubling. */
     int nworkers;
     enum fold_mode fold; /* of lines that workers print alike; not below two workers */
     bool job;            /* one console shows the output of all nodes (stdio_job.h) */

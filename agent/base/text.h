@@ -9,12 +9,12 @@
 #define TEXT_BYTES_MAX 32
 const char *text_bytes(char out[TEXT_BYTES_MAX], uint64_t n);
 
-/* Copies text to out, terminated, trailing newlines taken off. When it does not fit (cap >= 64), it
- * keeps the last whole lines, behind a first line "[n lines left out]"; of a last line that is too
- * long by itself, the end, behind "...". Returns the length. */
+/* Copies text to out, terminated, trailing newlines taken off. Of a text that does not fit (cap >=
+ * 64), copies the last whole lines, behind a first line "[n lines left out]"; of a last line that
+ * is too long by itself, the end, behind "...". Returns the length. */
 size_t text_keep_end(char *out, size_t cap, const char *text, size_t len);
 
-/* How many bytes of the UTF-8 text its first `columns` characters have. */
+/* Returns how many bytes the first `columns` characters of the UTF-8 text have. */
 size_t text_span(const char *text, int columns);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* CPU seconds and resident bytes of the process alone; false: it is gone. */
+/* CPU seconds and resident bytes of the process alone; false: the process is gone. */
 bool usage_read(int pid, double *cpu_s, double *rss_bytes);
 
 #endif

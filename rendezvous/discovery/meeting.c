@@ -2,8 +2,8 @@
 
 enum where { THERE, ALL, LOCALHOST };
 
-/* For a job on one node, and on several. A job on one node has no other host that could resolve the
- * name to another address, and nobody who could know an address that this host does not know. */
+/* The decisions for a job on one node and for a job on several. In a job on one node no other host
+ * could resolve the name to another address, or know an address that this host does not know. */
 static const struct {
     enum where where;
     bool as_called;
@@ -22,7 +22,7 @@ static bool is_unspecified(const struct netaddr *a)
                                        : a->in.sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
-/* *there: the address to which it leads on this host, when that is one. */
+/* *there: the address of this host to which the endpoint leads, when there is one only. */
 static enum meeting_kind kind_of(const char *host, const struct netaddr *addrs, int naddrs,
                                  struct netaddr *there)
 {

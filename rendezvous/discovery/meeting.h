@@ -1,11 +1,11 @@
-/* meeting.h: where the launcher of the coordinator listens, and what workers are told as
- * MASTER_ADDR: one answer to both, so that what they are told is what listens. */
+/* meeting.h: where the launcher of the coordinator listens, and what workers get as MASTER_ADDR:
+ * one decision for both, so that workers get an address that listens. */
 #ifndef RENDEZVOUS_DISCOVERY_MEETING_H
 #define RENDEZVOUS_DISCOVERY_MEETING_H
 
 #include "rendezvous/wire/endpoint.h"
 
-/* What the endpoint is to this host. */
+/* How the endpoint relates to this host. */
 enum meeting_kind {
     MEETING_EVERY,         /* no name, 0.0.0.0 or :: */
     MEETING_LOOPBACK,      /* localhost, or an address of loopback */

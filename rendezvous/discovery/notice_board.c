@@ -101,7 +101,7 @@ bool notice_board_parse(char *line, struct notice_board *b)
            parse_addrs(b, addrs);
 }
 
-/* In addition to the named address, if there is one. */
+/* Whether an address of this host is published in addition to the named address. */
 static bool is_one_more(const struct rdzv_discovery *f, const struct netaddr *a)
 {
     return !netaddr_is_link_local(a) && /* its scope is not valid on another host */

@@ -23,10 +23,10 @@ struct notice_board {
 /* Identifies this boot of this host, and this network namespace. */
 void notice_board_machine(char out[NOTICE_BOARD_MACHINE]);
 
-/* The line of this node, which listens on f->listen_port. Draws f->nonce. */
+/* Writes the line of this node, which listens on f->listen_port. Draws f->nonce. */
 void notice_board_format(struct rdzv_discovery *f, char *out, size_t cap);
 
-/* False: the text is not such a line. Changes it. */
+/* Parses the text, and changes the text while it does so. False: the text is not such a line. */
 bool notice_board_parse(char *line, struct notice_board *b);
 
 /* Makes f->addrs of it. */

@@ -37,9 +37,9 @@ struct rdzv_discovery {
     char *local_addr; /* a name or an address, as the user gave it; NULL: none */
     int port;
     int max_nodes, node_rank, is_host;
-    int listen_fd; /* to host on, until it is taken; 0: none */
-    /* Borrowed; ready when a backend has to probe under TLS. While its token may still come, it is
-     * owned as this struct is. */
+    int listen_fd; /* the port to host on, until another process has it; 0: none */
+    /* Borrowed; ready when a backend has to probe under TLS. While the token may still come, the
+     * owner of this struct is the owner of the auth. */
     struct auth *auth;
 
     /* Results of look(). */
@@ -64,8 +64,8 @@ struct rdzv_discovery {
     _Atomic bool over;       /* the job is: for withdraw() */
     struct netaddr reported; /* where the coordinator is, as others report; len 0: unknown */
     bool found, wait;        /* addrs are a coordinator's; somebody knows that there will be one */
-    /* Where this node listens if it may become the coordinator later: those of them that are its
-     * own. */
+    /* Where this node listens if it may become the coordinator later: the endpoints that are
+     * addresses of this host. */
     struct endpoint_bind standby_binds[RDZV_PLACES_MAX];
     int nstandby_binds;
 
@@ -81,7 +81,8 @@ struct rdzv_discovery {
     char own_addr[ADDR_STRLEN];
     struct netaddr split_brain, wrong_key;
 
-    /* file, etcd: what it holds while this node may be, or is, the coordinator. */
+    /* file, etcd: the lock or lease that the backend holds while this node may be, or is, the
+     * coordinator. */
     int lock_fd; /* file; -1 */
     bool locked;
     bool published;
@@ -103,7 +104,7 @@ struct rdzv_discovery {
 struct rdzv_backend_ops {
     const char *name;
     bool tells_endpoint; /* workers are told the endpoint as the user has called it */
-    /* What is the backend's own in the struct; NULL: nothing. */
+    /* Make and free the backend's own part of the struct; NULL: there is none. */
     void (*open)(struct rdzv_discovery *f, const struct rdzv_config *c);
     void (*close)(struct rdzv_discovery *f);
     /* Refuses invalid settings: -EINVAL with a text. */
@@ -132,7 +133,8 @@ static inline bool rdzv_backend_publishes(enum rdzv_backend b)
 
 /* Whether rdzv_discovery_look() cannot block. */
 bool rdzv_discovery_quick(const struct rdzv_discovery *f);
-/* Looks; then looks for a job token that may still come, and makes it if this node is to host. */
+/* Calls the backend's look(); then looks for a job token that may still come, and makes the token
+ * if this node is to host. */
 void rdzv_discovery_look(struct rdzv_discovery *f);
 
 /* HOST, on loopback or on the address that this node advertises in a job on one node, on all
@@ -141,7 +143,7 @@ enum rdzv_role rdzv_discovery_host(struct rdzv_discovery *f, int port);
 
 /* Makes f->local of f->local_addr when that is a name. May block. 0 or f->status. */
 int rdzv_discovery_resolve_local(struct rdzv_discovery *f);
-/* As if no address to advertise had been given. */
+/* Decides as if no address to advertise had been given. */
 void rdzv_discovery_forget_local(struct rdzv_discovery *f);
 
 /* Resolves a name into at most max addresses. Returns how many, or a negative errno with a text in

@@ -48,7 +48,7 @@ static int lock_file(int fd)
     return rc < 0 ? -errno : 0;
 }
 
-/* Whether the path still names what the descriptor holds. */
+/* Whether the path still leads to the file that the descriptor has open. */
 static bool same_file(const char *path, int fd)
 {
     struct stat a, b;

@@ -96,8 +96,8 @@ static bool leads_here(const struct rdzv_discovery *f, const char *host, int por
     return m.kind != MEETING_ELSEWHERE && m.kind != MEETING_EVERY;
 }
 
-/* In turn: who is the coordinator, or knows it. The first place is where a job begins: it is
- * no standby listens there unless the job has begun. */
+/* Asks the endpoints in turn: which of them is the coordinator, or knows the coordinator. A job
+ * begins at the first endpoint, where this node's standby listens only if the job has begun. */
 static void look_around(struct rdzv_discovery *f)
 {
     struct netaddr addrs[CONNECTOR_ADDRS_MAX];
@@ -175,8 +175,8 @@ static void name_look(struct rdzv_discovery *f)
 
 /* -------------------------------------------------------------------------------------- hosting */
 
-/* Where this node hosts. The endpoint may be a name or address that only the others know, or that
- * does not exist yet: that is said, and again while the job waits. */
+/* Decides where this node hosts. The endpoint may be a name or an address that only the other hosts
+ * know, or that does not exist yet: a line says so, and again while the job waits. */
 static enum rdzv_role host_here(struct rdzv_discovery *f)
 {
     struct meeting m;

@@ -26,7 +26,7 @@ static int probe_wait_for(int fd, short events, uint64_t until)
     }
 }
 
-/* Not -EACCES, which a missing route can cause too. */
+/* The code is not -EACCES, which a missing route can cause too. */
 static int probe_connect(int fd, const struct netaddr *a, uint64_t until)
 {
     int error = 0;

@@ -11,7 +11,8 @@
  * -EACCES: there is no key yet that would be needed, or another user listens there. */
 int rdzv_probe(const struct netaddr *a, int timeout_ms, const struct auth *auth,
                struct rdzv_identity *id);
-/* The same, and tells it where the job is: *id says elsewhere when it has no other one. */
+/* Asks in the same way, and tells the listener where the job is: *id says elsewhere when the
+ * listener has no other coordinator. */
 int rdzv_tell(const struct netaddr *a, int timeout_ms, const struct auth *auth,
               const struct rdzv_elsewhere *where, struct rdzv_identity *id);
 

@@ -11,7 +11,7 @@
 
 struct search {
     uv_loop_t *loop;
-    struct rdzv_discovery *f; /* NULL: a thread has it */
+    struct rdzv_discovery *f; /* NULL: a thread has the discovery */
     struct work *work;        /* the step that is under way; NULL: none */
     struct search_step waiting[STEPS];
     int nwaiting;
@@ -19,7 +19,7 @@ struct search {
     void *on_withdrawn_arg;
 };
 
-/* A step on the pool. Outlives struct search if it does not return. */
+/* A step on the pool. A step that does not return outlives struct search. */
 struct work {
     uv_work_t work;
     struct search *search; /* NULL: stopped meanwhile */

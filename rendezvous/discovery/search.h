@@ -11,7 +11,7 @@ struct search;
 
 struct search *search_new(uv_loop_t *loop, const struct rdzv_config *config);
 
-/* NULL while a thread of the pool has it. */
+/* The discovery; NULL while a thread of the pool has it. */
 struct rdzv_discovery *search_idle(struct search *s);
 
 /* A step, on behalf of `arg`. prepare and done are called on the loop; prepare, which may be NULL,
@@ -27,13 +27,13 @@ void search_run(struct search *s, const struct search_step *step);
 /* Forgets the steps of `arg`: nothing is called back. */
 void search_forget(struct search *s, const void *arg);
 
-/* Nothing is searched any more; a step that is under way, or blocked, ends by itself. over: the job
- * is. */
+/* Ends the search; a step that is under way, or blocked, ends by itself. over: the job is over. */
 void search_stop(struct search *s, bool over);
-/* After search_stop(): withdraws what was published, if this node has published anything and no
- * step is under way. Calls back in the end; false: there is nothing to withdraw. */
+/* To be called after search_stop(): withdraws the published address, if this node has published one
+ * and no step is under way. Calls back in the end; false: there is nothing to withdraw. */
 bool search_withdraw(struct search *s, void (*done)(void *arg), void *arg);
-/* After search_stop(). The discovery of a step that is under way is freed when that ends. */
+/* To be called after search_stop(). The discovery of a step that is under way is freed when the
+ * step ends. */
 void search_free(struct search *s);
 
 #endif

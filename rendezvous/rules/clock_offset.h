@@ -14,8 +14,9 @@ struct clock_offset {
     uint64_t at_ns; /* ours */
 };
 
-/* Sent at `sent` (ours), seen there at `seen` (theirs), answered at `answered` (theirs), here at
- * `now`. Times that cannot be are left aside: two of them come from the other side. */
+/* Records an exchange: a message sent at `sent` (ours) and seen at `seen` (theirs), whose answer
+ * was sent at `answered` (theirs) and arrived at `now`. Impossible times are ignored: two of the
+ * times come from the other side. */
 void clock_offset_sample(struct clock_offset *c, uint64_t sent, uint64_t seen, uint64_t answered,
                          uint64_t now);
 

@@ -1,6 +1,6 @@
-/* delay.h: how long this process was not running. While it does not run it hears nothing, so that
- * such a delay does not count as silence of others; and after a long one it first reads what has
- * arrived meanwhile. Pure. */
+/* delay.h: how long this process was not running. A process that does not run hears nothing, so
+ * that its delay does not count as silence of others; and after a long delay the process first
+ * reads the messages that have arrived meanwhile. Pure. */
 #ifndef RENDEZVOUS_RULES_DELAY_H
 #define RENDEZVOUS_RULES_DELAY_H
 
@@ -14,8 +14,8 @@ struct delay {
     uint64_t grace_at;  /* silence does not count before: messages may be unread */
 };
 
-/* To be called at each tick; every_ns: between two of them. Whether the delay was a long one, after
- * which delay_grace() gives time to read. */
+/* To be called at each tick; every_ns: the time between two ticks. Returns whether the delay was a
+ * long one, after which delay_grace() gives time to read. */
 static inline bool delay_tick(struct delay *d, uint64_t every_ns, uint64_t now)
 {
     uint64_t late = now > d->due_at ? now - d->due_at : 0;
@@ -37,8 +37,8 @@ static inline uint64_t delay_graced(const struct delay *d, uint64_t at)
     return at > d->grace_at ? at : d->grace_at;
 }
 
-/* When somebody will have been silent for ns who was heard at heard_ns, when the sum of the delays
- * was late_ns. */
+/* The time at which a peer will have been silent for ns that was heard last at heard_ns, when the
+ * sum of the delays was late_ns. */
 static inline uint64_t delay_silent_at(const struct delay *d, uint64_t heard_ns, uint64_t late_ns,
                                        uint64_t ns)
 {

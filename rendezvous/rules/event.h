@@ -29,22 +29,22 @@ enum event_name {
     EVENT_RESTART, /* another round follows, or one worker starts again */
     EVENT_ELECTED, /* a new coordinator */
     EVENT_FINISH,
-    /* One node; written by its agent. */
+    /* Events of one node; written by its agent. */
     EVENT_NODE_STATE,
-    /* One worker; written by its agent. */
+    /* Events of one worker; written by its agent. */
     EVENT_WORKER_START,
     EVENT_WORKER_OUTPUT,
     EVENT_WORKER_COLLECTIVE,
     EVENT_WORKER_FINISH,
-    /* One node, when its workers stop running. */
+    /* An event of one node, when its workers stop running. */
     EVENT_NODE_LEDGER, /* text as ledger_note() */
-    /* One node, with --preflight: what is wrong with it. */
+    /* An event of one node, with --preflight: what is wrong with the node. */
     EVENT_NODE_PROBLEM,
     /* The job, with --hang_after; written by the coordinator's agent. */
     EVENT_SUSPECT, /* ranks wait longer than usual for others */
-    EVENT_HANG,    /* and those do not move */
-    /* The job, with --slow_ranks; likewise. */
-    EVENT_SLOW, /* the others wait for these ranks; without ranks: for none any more */
+    EVENT_HANG,    /* and the awaited ranks do not move */
+    /* Events of the job, with --slow_ranks; written by the coordinator's agent. */
+    EVENT_SLOW, /* the other ranks wait for these ranks; without ranks: for none any more */
     EVENT_NAMES,
 };
 
@@ -69,7 +69,7 @@ enum event_name {
 
 struct event {
     enum event_name name;
-    struct node_id origin; /* the process that saw it */
+    struct node_id origin; /* the process that saw the event */
     uint64_t seq;          /* of the origin's events, from 1 */
     uint64_t at_ns;        /* CLOCK_MONOTONIC: of the origin, and once merged of the coordinator */
     uint64_t wall_ns;

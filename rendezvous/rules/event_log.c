@@ -25,7 +25,7 @@ void event_log_fini(struct event_log *l)
     map_fini(&l->seen, NULL);
 }
 
-/* What malloc() takes for a text, with its own word. */
+/* The bytes that malloc() takes for a text, with its own word. */
 static size_t bytes_of_text(const char *text)
 {
     return text ? (strlen(text) + 1 + 8 + 15) / 16 * 16 : 0;
@@ -177,5 +177,5 @@ int64_t event_log_offset(const struct event_log *l)
                 return (int64_t)(e->at_ns - l->own.e[k].at_ns);
         }
     }
-    return 0; /* it is the same clock */
+    return 0; /* the coordinator has the clock of this process */
 }

@@ -1,9 +1,9 @@
 /* event_log.h: the events of a job as this process knows them. Pure: no I/O, no clock.
  *
  * Two lists: `job` has what is known of the whole job, in the coordinator's order. In the
- * coordinator's process (event_log_lead()) what this process sees goes there. Elsewhere it goes to
- * `own`, and `job` comes from the coordinator, own events included, if this process wants it
- * (event_log_want()): without a reader no event leaves its process.
+ * coordinator's process (event_log_lead()) the events of this process go to `job`. In other
+ * processes they go to `own`, and the coordinator sends `job`, own events included, if this process
+ * wants the list (event_log_want()): without a reader no event leaves its process.
  *
  * The times of day in `job` do not go backwards: an event that is known late, or comes from another
  * coordinator whose clock is behind, has the time of the one before it. Its at_ns stays.
@@ -18,15 +18,15 @@
 
 struct ledger_past;
 
-/* What the events of a list take with their texts; a list that would take more drops its older
- * half. About 60,000 events, and few of them when each has long texts. */
+/* The bytes that the events of a list may take with their texts; a list that would take more drops
+ * its older half. About 60,000 events, or fewer when their texts are long. */
 #define EVENT_LOG_BYTES (16u << 20)
 
 struct event_list {
     struct event *e; /* event number first + i is e[i]; owned, like their texts */
     uint64_t first;
     size_t n, cap, bytes;
-    struct ledger_past *past; /* what the ledger keeps of dropped events (ledger_keep()); or NULL */
+    struct ledger_past *past; /* the ledger's part of dropped events (ledger_keep()); or NULL */
     void (*on_drop)(struct ledger_past *past, const struct event *e);
 };
 
@@ -39,7 +39,7 @@ struct event_log {
     bool leads;                   /* the coordinator is in this process */
     bool wanted;                  /* this process wants the job's events */
     bool finished;                /* `job` has its last event */
-    bool send;                    /* some process wants them: own events go to the coordinator */
+    bool send;                    /* some process wants events: own events go to the coordinator */
     void (*on_change)(void *arg); /* NULL: none. A list has grown, or `wanted` is set */
     void *arg;
 };

@@ -251,7 +251,7 @@ static int compare_time(const struct failure *a, const struct failure *b)
 
 #define NONE SIZE_MAX
 
-/* Which of n records names which other rank as its cause. */
+/* Finds, for each of n records, the record of the rank that it names as its cause. */
 struct cause_graph {
     const struct failure *f;
     size_t n;
@@ -308,7 +308,7 @@ static void follow_caused_by(struct cause_graph *b)
         else if (b->f[cause].kind != FAILURE_STOPPED) /* a hung rank was blamed, then stopped */
             b->cause[i] = cause;
     }
-    for (size_t i = 0; i < b->n; i++) { /* an early exit that others died of */
+    for (size_t i = 0; i < b->n; i++) { /* an early exit that other workers died of */
         if (b->cause[i] != NONE && failure_is_early_exit(&b->f[b->cause[i]]))
             b->excluded[b->cause[i]] = false;
     }
@@ -328,7 +328,8 @@ static void drop_consequences(struct cause_graph *b)
         }
         if (i == NONE || walk[i] != start + 1)
             continue;
-        for (size_t j = i; b->excluded[j]; j = b->cause[j]) /* this walk met itself: a ring */
+        for (size_t j = i; b->excluded[j];
+             j = b->cause[j]) /* the walk has met a record again: a ring */
             b->excluded[j] = false;
     }
     free(walk);

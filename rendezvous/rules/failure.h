@@ -16,9 +16,9 @@
 enum failure_kind {
     FAILURE_EXIT, /* the worker exited with a code other than 0, or early with 0: before the others
                      of a round that failed */
-    FAILURE_SIGNAL,  /* a signal that dlaunch did not send ended it */
-    FAILURE_EXEC,    /* its program could not be started: exit_code is 125, 126 or 127 */
-    FAILURE_STOPPED, /* dlaunch stopped it, after another failure or on request */
+    FAILURE_SIGNAL,  /* a signal that dlaunch did not send ended the worker */
+    FAILURE_EXEC,    /* the program could not be started: exit_code is 125, 126 or 127 */
+    FAILURE_STOPPED, /* dlaunch stopped the worker, after another failure or on request */
     FAILURE_NODE,    /* a whole node was lost: its launcher ended or fell silent; rank is -1 */
     FAILURE_KINDS,
 };
@@ -36,30 +36,31 @@ struct failure {
     int local_rank; /* -1 for FAILURE_NODE */
     int node;       /* group rank of its node */
     int pid;        /* of the worker, or of the lost launcher */
-    int attempt;    /* the restart count that it was started with; of a node, the job's */
+    int attempt;    /* the restart count at the worker's start; of a node, the job's */
     int exit_code;  /* FAILURE_EXIT, FAILURE_EXEC */
     int signal;     /* FAILURE_SIGNAL; FAILURE_STOPPED when a signal ended it, else 0 */
     bool core_dumped;
-    bool oom;      /* the kernel killed it for memory (from the cgroup's events) */
+    bool oom;      /* the kernel killed the worker for memory (from the cgroup's events) */
     bool mismatch; /* libdlcoll: other ranks called another operation than `operation` */
     bool says_how; /* FAILURE_EXIT: the first line of `message` says what it did, and not the exit
                       code: "called MPI_Abort with code 7" */
     int caused_by; /* the rank whose death it was a consequence of, as libdlcoll recorded; -1
                       unknown */
 
-    /* When the agent saw it. seen_ns is on that node's monotonic clock on the wire up; the
-     * coordinator moves it to its own clock, with the offset it has measured, before it orders
-     * failures by it. */
+    /* The time at which the agent saw the failure. On the way to the coordinator seen_ns is a time
+     * of that node's monotonic clock; the coordinator converts seen_ns to its own clock, by the
+     * offset that it has measured, before it orders failures by seen_ns. */
     uint64_t seen_ns;
     uint64_t wall_ns; /* for display */
 
     char host[FAILURE_HOST_MAX];
     char role[FAILURE_ROLE_MAX];
-    char operation[FAILURE_OP_MAX];     /* the last one of libdlcoll that it began; "": none */
-    char message[FAILURE_MESSAGE_MAX];  /* its error file's message, or why exec failed; may hold \n
-                                         */
-    char log_path[FAILURE_PATH_MAX];    /* its stderr file, or "" */
-    char stderr_tail[FAILURE_TAIL_MAX]; /* the last lines it wrote to stderr; may hold \n */
+    char operation[FAILURE_OP_MAX];    /* the last operation of libdlcoll that the worker began; "":
+                                          none */
+    char message[FAILURE_MESSAGE_MAX]; /* the error file's message, or why exec failed; may hold \n
+                                        */
+    char log_path[FAILURE_PATH_MAX];   /* the worker's stderr file, or "" */
+    char stderr_tail[FAILURE_TAIL_MAX]; /* the last lines of the worker's stderr; may hold \n */
 };
 
 /* A zeroed record with the "unknown" values set: rank -1, local_rank -1, caused_by -1. */
@@ -73,8 +74,9 @@ bool failure_decode(struct rd *r, struct failure *f); /* false: malformed */
 #define FAILURE_TEXT_MAX 512
 const char *failure_describe(const struct failure *f, char *out, size_t cap);
 
-/* What two failures have in common that are the same one again, on whatever rank and node: how the
- * worker ended, and the last line of its stderr without the numbers in it. */
+/* The features by which a failure is recognised as a repetition of another one, on whatever rank
+ * and node: how the worker ended, and the last line of its stderr without the numbers in that
+ * line. */
 struct failure_likeness {
     enum failure_kind kind;
     int code, signal;

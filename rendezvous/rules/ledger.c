@@ -38,10 +38,10 @@ struct track {
     uint64_t begin_ns, since_ns;
     enum phase phase;
     bool again;              /* a round has been stopped */
-    bool operated;           /* this round has had an operation */
-    uint64_t first, run;     /* of this round, before and after that */
-    uint64_t stop;           /* of a stop, of which it is not known yet what follows */
-    double waiting_s, age_s; /* as it says */
+    bool operated;           /* the round has had an operation */
+    uint64_t first, run;     /* of the round, before and after the first operation */
+    uint64_t stop;           /* of a stop whose consequence is not known yet */
+    double waiting_s, age_s; /* as the node says */
     int pid;
     char *host; /* owned; NULL: not known */
 };

@@ -12,7 +12,7 @@ enum ledger_class {
     LEDGER_FIRST,      /* until the first operation of libdlcoll; if there is one in the round */
     LEDGER_RUNNING,
     LEDGER_WAITING, /* in operations of libdlcoll, or for other nodes at the end */
-    LEDGER_LOST,    /* of these three, what a stop has undone: since the last checkpoint */
+    LEDGER_LOST,    /* the part of these three that a stop has undone: since the last checkpoint */
     LEDGER_RESTART, /* from a stop until workers run again */
     LEDGER_END,     /* from the last stop until the end */
     LEDGER_CLASSES,
@@ -35,9 +35,9 @@ void ledger_of_events(struct ledger *out, const struct event_list *events, uint6
 void ledger_keep(struct event_list *events);
 void ledger_forget(struct event_list *events);
 
-/* What a node says when its workers stop running, as the text of EVENT_NODE_LEDGER: the part of the
- * round in which they waited, and the time since the last checkpoint; negative: there is no mark of
- * any. */
+/* The text of EVENT_NODE_LEDGER, which a node writes when its workers stop running: the part of the
+ * round in which the workers waited, and the time since the last checkpoint; negative: there is no
+ * mark of a checkpoint. */
 void ledger_note(char *out, size_t cap, double waiting_s, double checkpoint_age_s);
 
 #endif

@@ -646,7 +646,7 @@ void member_state_stopped(struct member_state *m, const struct failure *all, siz
     maybe_leave(m);
 }
 
-/* Until when a node that leaves waits for an answer. */
+/* The time until which a node that leaves waits for an answer. */
 static uint64_t leave_until(const struct member_state *m)
 {
     uint64_t at = later(m->leave_ns, m->view_seen_ns) + LEAVE_NS;
@@ -727,14 +727,15 @@ static void member_contact_heard(struct member_state *m, uint64_t now)
     m->late_ns = m->delay.late_ns;
 }
 
-/* When the coordinator will have been silent for ns. Delays of this process do not count. */
+/* The time at which the coordinator will have been silent for ns. Delays of this process do not
+ * count. */
 static uint64_t silent_at(const struct member_state *m, uint64_t ns)
 {
     return delay_silent_at(&m->delay, m->heard_ns, m->late_ns, ns);
 }
 
-/* This node has been in no round, and does not end with the coordinator: it looks for one as it did
- * when it was started. The lists of members stay: a witness votes by them. */
+/* A node that has been in no round does not end with the coordinator: it looks for a coordinator as
+ * it did when it was started. The lists of members stay: a witness votes by them. */
 static void look_again(struct member_state *m, uint64_t now)
 {
     m->joined = m->answered = m->electing = m->spare = m->closed_in_order = false;
@@ -988,7 +989,8 @@ void member_state_tick(struct member_state *m, uint64_t now)
         fence(m, now);
     if (m->ended)
         return;
-    /* Once in each silence. The lease is not extended: the other nodes do not know of the delay. */
+    /* Reports a delay, once in each silence. The lease is not extended: the other nodes do not know
+     * of the delay. */
     if (delay_tick(&m->delay, m->heartbeat_ns, now) && m->heard_ns >= m->delay.graced_ns)
         delay_grace(&m->delay, m->heartbeat_ns, now, now);
     if (m->electing && !(m->connected && m->answered) &&
@@ -1069,7 +1071,7 @@ static bool due(const struct member_state *m, unsigned bits)
     return m->due & bits;
 }
 
-/* What is due to the agent fits the round. */
+/* Asserts that the calls that are due to the agent fit the round. */
 static void check_round(const struct member_state *m)
 {
     enum round_state r = (enum round_state)m->round.state;
@@ -1100,7 +1102,7 @@ static void check_contact(const struct member_state *m)
     assert(m->ended || m->gen.counter == 0 || !generation_before(m->high, m->gen));
     assert(m->seen_epoch >= m->high.epoch);
     assert(m->rules.lease || m->lease_ns == 0);
-    assert(!m->lease_ns || m->seen_epoch); /* somebody has given it */
+    assert(!m->lease_ns || m->seen_epoch); /* some coordinator has given the lease */
     assert(m->heartbeat_ns && m->dead_ns);
 }
 
@@ -1124,7 +1126,7 @@ static void check_end(const struct member_state *m)
         return;
     }
     assert(r == IDLE || r == STOPPING);
-    assert(r != IDLE || m->finished || due(m, DUE_FINISH)); /* the agent learns of it */
+    assert(r != IDLE || m->finished || due(m, DUE_FINISH)); /* the agent learns of the end */
     assert(!due(m, DUE_HELLO | DUE_LIST_RAN | DUE_LIST_PREPARED | DUE_PREPARE | DUE_RUN));
     assert(!m->connected || due(m, DUE_DISCONNECT));
     assert(m->result.exit_code == 0 || m->result.text[0]);
@@ -1136,7 +1138,7 @@ void member_state_check(const struct member_state *m)
     check_contact(m);
     check_failures(m);
     check_end(m);
-    /* Who is not over goes on by itself, or makes a connection. */
+    /* Asserts that a member that is not over has a time at which it acts, or makes a connection. */
     assert(m->ended || !m->connected || member_state_deadline(m) != NEVER);
 }
 

@@ -63,7 +63,7 @@ bool member_state_may_stand(const struct member_state *m);
 void member_state_electorate(const struct member_state *m, struct rdzv_electorate *out);
 /* A candidate has answered. */
 void member_state_noticed(struct member_state *m, uint64_t now);
-/* Where this node listens for the others. */
+/* Sets the port at which this node listens for the other nodes. */
 void member_state_set_peer_port(struct member_state *m, int port);
 
 /* Messages of the coordinator. */
@@ -93,8 +93,7 @@ void member_state_fail(struct member_state *m, const char *text);
 void member_state_check(const struct member_state *m);
 
 void member_state_tick(struct member_state *m, uint64_t now);
-uint64_t
-member_state_deadline(const struct member_state *m); /* when it is due; UINT64_MAX: never */
+uint64_t member_state_deadline(const struct member_state *m); /* UINT64_MAX: no tick is due */
 
 enum member_act {
     MEMBER_ACT_LOG,        /* level, text */
@@ -133,7 +132,7 @@ struct member_action {
 /* The next thing to do; false when there is none. */
 bool member_state_next(struct member_state *m, struct member_action *a, uint64_t now);
 
-/* For status displays; fills phase, gen, group_rank, nnodes, world_size and restart_count. */
+/* Fills phase, gen, group_rank, nnodes, world_size and restart_count, for status displays. */
 void member_state_get_info(const struct member_state *m, struct rdzv_info *out);
 
 #endif

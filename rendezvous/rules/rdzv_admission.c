@@ -65,7 +65,7 @@ static bool other_job(const struct rdzv_rules *r, const struct rdzv_nodes *nodes
     nnodes_text(theirs, h->min_nodes, h->max_nodes);
     if (strcmp(h->run_id, r->run_id) != 0)
         text_set(text, cap, "this is job '%s', not '%s' (--rdzv_id)", r->run_id, h->run_id);
-    else if (h->nproc == 0) /* it takes part in no round */
+    else if (h->nproc == 0) /* a launcher without workers takes part in no round */
         return false;
     else if (h->backend != r->backend)
         text_set(text, cap, "this job meets by --rdzv_backend %s, not %s", backend_name(r->backend),
@@ -104,7 +104,8 @@ bool rdzv_admission_objection(const struct rdzv_rules *r, const struct rdzv_node
         return nodes->nwitnesses >= WITNESSES_MAX;
     }
     if (holder && holder->conn != RDZV_NO_CONN) {
-        /* Silent for two heartbeats: it may be the ghost of the one that asks. */
+        /* A node that was silent for two heartbeats may be an earlier connection of the launcher
+         * that asks. */
         *retry = now - holder->heard_ns > 2 * r->heartbeat_ns;
         text_set(text, cap, "node_rank %d is already taken by %s, pid %d, joined %.1f s ago",
                  h->node_rank, rdzv_node_name(holder, name, sizeof(name)), holder->hello.pid,
@@ -156,7 +157,7 @@ void rdzv_attempts_add(struct rdzv_attempts *attempts, struct rdzv_output *out, 
         if (attempts->n < RDZV_ATTEMPTS_MAX)
             attempts->n++;
         else
-            a--; /* the last place is for all others */
+            a--; /* the last element stands for all other hosts */
         *a = (struct rdzv_attempt){0};
         text_set(a->who, sizeof(a->who), "%s", who);
     }
@@ -220,7 +221,7 @@ static void add_place(const struct rdzv_rules *r, char *out, size_t cap)
         text_add(out, cap, " (%s)", r->doubt);
 }
 
-/* When a job that may begin with fewer than MAX nodes does so. */
+/* The time at which a job that may begin with fewer than MAX nodes begins. */
 static void add_start(const struct rdzv_rules *r, const struct rdzv_nodes *nodes,
                       uint64_t starts_ns, char *out, size_t cap)
 {

@@ -18,7 +18,8 @@ static inline bool rdzv_rules_dynamic(const struct rdzv_rules *r)
     return r->backend != RDZV_STATIC;
 }
 
-/* Why a new launcher is turned away, or false. *retry: it may be otherwise soon. */
+/* Whether a new launcher is refused, with the reason. *retry: a further attempt may soon
+ * succeed. */
 bool rdzv_admission_objection(const struct rdzv_rules *r, const struct rdzv_nodes *nodes,
                               const struct rdzv_hello *h, uint64_t now, char *text, size_t cap,
                               bool *retry);
@@ -41,8 +42,9 @@ struct rdzv_attempts {
 void rdzv_attempts_add(struct rdzv_attempts *a, struct rdzv_output *out, const char *host,
                        const char *addr, const char *text, uint64_t now);
 
-/* "waiting for nodes, 5 s: 3 of 4 here: a, b, c; missing: node_rank 3". starts_ns: until the job
- * starts with those that are here; 0: it does not yet. first: it is the job's first round. */
+/* "waiting for nodes, 5 s: 3 of 4 here: a, b, c; missing: node_rank 3". starts_ns: the time until
+ * the job starts with the nodes that are here; 0: more nodes are needed. first: the round is the
+ * job's first one. */
 void rdzv_admission_notice(const struct rdzv_rules *r, const struct rdzv_nodes *nodes,
                            uint64_t waited_ns, bool first, uint64_t starts_ns, char *out,
                            size_t cap);

@@ -21,20 +21,21 @@ struct rdzv_crash_loop_entry {
     char addr[ADDR_STRLEN];
     int count;
     uint64_t last_ns, until_ns; /* left out until; 0 */
-    bool has_failed;            /* a worker of it has, and this way: */
+    bool has_failed;            /* a worker of the node has failed, as `how` says */
     struct failure_likeness how;
 };
 
-/* How starts have ended so far, one after the other: those of the job, or those of one worker that
- * is started again alone. */
+/* The ends of consecutive starts so far: the starts of the job, or those of one worker that is
+ * started again alone. */
 struct rdzv_starts {
     struct failure_likeness last;
     int alike; /* so many in a row have failed alike, soon */
 };
 
 struct rdzv_worker {
-    uint64_t start_ns;    /* of its newest start; 0: it was not started again in this round */
-    uint64_t answered_ns; /* when its node saw the failure which that start answers, that clock */
+    uint64_t start_ns; /* of the newest start; 0: not started again in this round */
+    uint64_t
+        answered_ns; /* when the node saw the failure that the start answers, by the node's clock */
     struct rdzv_starts starts;
 };
 
@@ -49,7 +50,7 @@ struct rdzv_crash_loop {
  * reset. */
 int rdzv_starts_failure(struct rdzv_starts *b, const struct failure *first, uint64_t lived_ns,
                         uint64_t at_once_ns);
-/* The same, without a change of the count. */
+/* Returns what rdzv_starts_failure() would return, and does not change the count. */
 int rdzv_starts_would(const struct rdzv_starts *b, const struct failure *first, uint64_t lived_ns,
                       uint64_t at_once_ns);
 /* The pause before the next start, ns: 0, and from the third start on 1, 2, 4, ... 60 s. */
@@ -64,7 +65,8 @@ bool rdzv_crash_loop_is_common(struct rdzv_crash_loop *b, const struct rdzv_node
 bool rdzv_crash_loop_node(struct rdzv_crash_loop *b, const struct rdzv_node *n, uint64_t now);
 /* The node is left out from now on. */
 void rdzv_crash_loop_evict(struct rdzv_crash_loop *b, const struct rdzv_node *n, uint64_t now);
-/* Until when the node is left out, or 0. alone: no other node has this host and address. */
+/* The time until which the node is left out, or 0. alone: no other node has this host and
+ * address. */
 uint64_t rdzv_crash_loop_until(const struct rdzv_crash_loop *b, const struct rdzv_node *n,
                                bool alone, uint64_t now);
 

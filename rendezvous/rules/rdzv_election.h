@@ -24,22 +24,23 @@ struct rdzv_election {
     uint64_t seen_epoch; /* the highest that a voter has seen; 0: nobody stood here */
     uint64_t random, stood_ns;
     uint64_t lease_until, lease_look_at; /* as of the last look; when to look again */
-    uint64_t vote_ns;    /* when a witness was added to the list; 0: it has it, or there is none */
-    uint64_t prepare_ns; /* when the list of the newest round was made */
-    uint64_t quarantine_at; /* old leases have run out then; NEVER: they have */
-    uint64_t few_ns;        /* since when too few are here; 0: they are enough */
-    uint64_t look_at;       /* when to look again whether a round may start; NEVER: it may */
+    uint64_t vote_ns; /* when a witness was added to the list; 0: the witness has the list, or there
+                         is none */
+    uint64_t prepare_ns;    /* when the list of the newest round was made */
+    uint64_t quarantine_at; /* the time at which old leases have run out; NEVER: they have */
+    uint64_t few_ns;        /* the time since which too few members are here; 0: enough are */
+    uint64_t look_at;       /* the time to check again whether a round may start; NEVER: it may */
 };
 
 void rdzv_election_init(struct rdzv_election *e, const struct rdzv_rules *rules,
                         const struct rdzv_nodes *nodes, uint64_t epoch);
 void rdzv_election_fini(struct rdzv_election *e);
 
-/* This node is a candidate from now on. */
+/* Makes this node a candidate. */
 void rdzv_election_stand(struct rdzv_election *e, const struct rdzv_electorate *by, uint64_t now);
-/* A voter has seen this epoch. */
+/* Records an epoch that a voter has seen. */
 void rdzv_election_seen(struct rdzv_election *e, uint64_t epoch);
-/* A list of members that this node or a voter knows. */
+/* Records a list of members that this node or a voter knows. */
 void rdzv_election_add_list(struct rdzv_election *e, const struct rdzv_peers *list);
 /* The launcher is proven to have ended. */
 void rdzv_election_dead(struct rdzv_election *e, const struct node_id *id);
@@ -55,7 +56,7 @@ bool rdzv_election_is_of_another(const struct rdzv_election *e, const struct rdz
 enum rdzv_verdict {
     ELECTION_WAIT,     /* for votes, for old leases, for a majority: until look_at */
     ELECTION_ELECTED,  /* just now, by `present` of `total`; epoch is the new one: ask again */
-    ELECTION_MINORITY, /* `present` of `total` are not enough: it has to give up */
+    ELECTION_MINORITY, /* `present` of `total` are not enough: the coordinator has to give up */
     ELECTION_MAY_START,
 };
 struct rdzv_tally {
@@ -87,7 +88,7 @@ bool rdzv_election_is_voting_witness(const struct rdzv_election *e, const struct
 
 /* Whether the connected members are a quorum (I2), so that this coordinator may stay one. */
 bool rdzv_election_has_quorum(const struct rdzv_election *e);
-/* Until when leases may be given out without asking again. */
+/* The time until which leases may be given out without asking again. */
 uint64_t rdzv_election_lease_until(struct rdzv_election *e, uint64_t now);
 
 #endif

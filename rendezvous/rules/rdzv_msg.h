@@ -84,7 +84,7 @@ enum rdzv_msg {
     RDZV_MSGS
 };
 
-/* How a connection ended, as one side of it saw it. */
+/* How a connection ended, as one of its sides saw the end. */
 enum rdzv_end {
     RDZV_END_BROKEN, /* the network, or what came over it: the other side may be alive */
     RDZV_END_CLOSED, /* in order, and without RDZV_MSG_BACK: from a proven peer, its end */
@@ -111,9 +111,9 @@ struct rdzv_hello {
     int node_rank; /* -1: any */
     int nproc;     /* 0: a launcher without workers, in no round: the coordinator outside of the
                       nodes, or a witness */
-    uint16_t peer_port;  /* where its launcher listens for the others; 0: nowhere */
-    int prev_rank;       /* its group rank in the last round that it ran; -1 */
-    uint64_t seen_epoch; /* of the newest coordinator it has followed; 0: none yet */
+    uint16_t peer_port;  /* the port at which the launcher listens for the others; 0: none */
+    int prev_rank;       /* the group rank in the last round that the launcher ran; -1 */
+    uint64_t seen_epoch; /* of the newest coordinator that the launcher has followed; 0: none yet */
 };
 
 enum member_phase {
@@ -128,12 +128,12 @@ enum member_phase {
 
 struct rdzv_status {
     enum member_phase phase;
-    bool workers;          /* some of its workers may be alive */
-    bool fenced;           /* it has ended the round for itself, having no contact for too long */
-    struct generation gen; /* the newest round that it has taken part in */
-    uint64_t send_ns;      /* its clock, now */
+    bool workers;          /* some workers of the node may be alive */
+    bool fenced;           /* the node has left the round, after too long a time without contact */
+    struct generation gen; /* the newest round in which the node has taken part */
+    uint64_t send_ns;      /* the member's clock, now */
     uint64_t view_sent_ns; /* the coordinator's clock in the newest VIEW; 0: none yet */
-    uint64_t view_seen_ns; /* its clock when that came */
+    uint64_t view_seen_ns; /* the member's clock when the message arrived */
     uint32_t respawned;    /* the newest respawn order carried out */
 
     int nports;           /* PREPARED: nproc data ports; else 0 */
@@ -201,7 +201,7 @@ struct rdzv_identity {
     int port;
 };
 
-/* Where an elected coordinator is. */
+/* The address of an elected coordinator. */
 struct rdzv_elsewhere {
     char run_id[RDZV_RUN_ID_MAX];
     char addr[ADDR_STRLEN]; /* "": where the connection comes from */
@@ -265,7 +265,7 @@ struct rdzv_shown {
 };
 
 struct rdzv_refusal {
-    bool retry; /* it may be otherwise later: try again until the join timeout */
+    bool retry; /* a later attempt may succeed: try again until the join timeout */
     char text[RDZV_TEXT_MAX];
 };
 
@@ -277,7 +277,7 @@ void rdzv_put_refusal(struct buf *b, bool retry, const char *text);
 void rdzv_put_probe(struct buf *b);
 void rdzv_put_elsewhere(struct buf *b, const struct rdzv_elsewhere *m);
 void rdzv_put_relay(struct buf *b, const char *run_id);
-/* One of RDZV_MSG_RELAY_..., with what follows the stream's number. */
+/* Appends one of RDZV_MSG_RELAY_..., with the bytes that follow the stream's number. */
 void rdzv_put_stream(struct buf *b, enum rdzv_msg type, uint32_t stream, const void *p, size_t n);
 void rdzv_put_back(struct buf *b);
 void rdzv_put_beat(struct buf *b, const struct node_id *id); /* NULL: the answer */
@@ -306,10 +306,11 @@ void rdzv_put_answers(struct buf *b, const struct node_id *to, enum request_kind
                       int n, const struct buf *items);
 void rdzv_put_output(struct buf *b, uint64_t number, const void *output, size_t n);
 void rdzv_put_shown(struct buf *b, const struct rdzv_shown *m);
-/* A frame of this type with this body. */
+/* Appends a frame of this type with this body. */
 void rdzv_put_frame(struct buf *b, uint8_t type, const struct rd *body);
-/* As many of the list's events, from number *at on, as one frame takes; *at is behind them then.
- * now: the sender's clock. False: there was none, and nothing is appended. */
+/* Appends as many of the list's events, from number *at on, as one frame takes, and moves *at
+ * behind the last of them. now: the sender's clock. False: there was no event, and nothing is
+ * appended. */
 #define RDZV_EVENTS_MAX 256 /* in one frame */
 bool rdzv_put_events(struct buf *b, uint64_t now, const struct event_list *l, uint64_t *at);
 
@@ -349,15 +350,15 @@ bool rdzv_get_events(struct rd *r, uint64_t *now, int *n);
 /* A launcher whose loop is so far behind is reported, though its heartbeats arrive. */
 #define RDZV_LAG_MS 3000
 
-/* Their sum is the least time between the end of a node's lease and the moment when the other nodes
- * may go on without it: how late its agent may look at the clock, the time to kill its workers, and
- * a margin. */
+/* The sum of these three is the least time between the end of a node's lease and the moment at
+ * which the other nodes may go on without the node: how late the node's agent may look at the
+ * clock, the time to kill the workers, and a margin. */
 #define RDZV_TICK_NS   100000000u
 #define RDZV_KILL_NS   1000000000u
 #define RDZV_MARGIN_NS 500000000u
 
-/* For how long workers may live without a message from the coordinator, which counts their node
- * as lost after dead_ns. 0: the dead time is too short for a lease. */
+/* The time for which workers may live without a message from the coordinator, which counts their
+ * node as lost after dead_ns. 0: the dead time is too short for a lease. */
 static inline uint64_t rdzv_lease_ns(uint64_t dead_ns)
 {
     uint64_t apart = RDZV_TICK_NS + RDZV_KILL_NS + RDZV_MARGIN_NS;
@@ -366,7 +367,7 @@ static inline uint64_t rdzv_lease_ns(uint64_t dead_ns)
     return dead_ns > apart ? dead_ns - apart : 0;
 }
 
-/* The same for the guardian, which ends the workers of an agent that does not do so itself. */
+/* The lease for the guardian, which ends the workers of an agent that does not end them. */
 static inline uint64_t rdzv_guardian_lease_ns(uint64_t dead_ns)
 {
     uint64_t lease = rdzv_lease_ns(dead_ns);

@@ -5,7 +5,7 @@
 #include "rendezvous/rules/clock_offset.h"
 #include "rendezvous/rules/rdzv_msg.h"
 
-/* Where a connection comes from. */
+/* The two ends of a connection. */
 struct rdzv_peer {
     char addr[ADDR_STRLEN]; /* the node's address, as the coordinator sees it; "" for its own */
     char via[ADDR_STRLEN];  /* the coordinator's address, as the node reached it */
@@ -29,20 +29,21 @@ struct rdzv_node {
     uint64_t late_ns; /* the state's, when that was */
     struct clock_offset clock;
 
-    /* From its newest STATUS. */
+    /* From the newest STATUS of the node. */
     enum member_phase phase;
     bool took_part; /* in some round, of any coordinator */
-    bool workers; /* true until the first status if it may have some of another coordinator's round
-                   */
-    uint64_t status_ns; /* its send_ns */
-    uint64_t echo_ns;   /* when the newest view was sent that it had seen then (our clock) */
-    uint64_t touch_ns;  /* the same for heartbeats */
-    bool lagging;       /* its loop is behind; the warning was logged */
-    uint64_t view_ns;   /* the stamp of the newest view that was sent to it */
-    uint32_t acked;     /* failures up to this number have arrived */
+    bool workers;   /* true until the first status if some of another coordinator's round may live
+                     */
+    uint64_t status_ns; /* send_ns of that STATUS */
+    uint64_t echo_ns;   /* when the newest view was sent that the node had seen then (our clock) */
+    uint64_t
+        touch_ns; /* when the newest heartbeat answer was sent that the node had seen (our clock) */
+    bool lagging; /* the node's loop is behind; the warning was logged */
+    uint64_t view_ns; /* the stamp of the newest view that was sent to it */
+    uint32_t acked;   /* failures up to this number have arrived */
     bool leaving;
     bool ready;    /* counted in rdzv_nodes.nready */
-    bool released; /* it leaves, and the job goes on */
+    bool released; /* the node leaves, and the job goes on */
 
     /* In the round. */
     int group_rank; /* -1: not a member */
@@ -52,13 +53,13 @@ struct rdzv_node {
     int free_port;
     uint32_t failures_total;
 
-    struct rdzv_order *orders; /* respawns that it has not yet confirmed */
+    struct rdzv_order *orders; /* respawns that the node has not yet confirmed */
     int norders;
     uint32_t last_order;
-    struct rdzv_worker *respawned; /* nproc, what is known of those that were started again; NULL */
+    struct rdzv_worker *respawned; /* nproc entries; NULL */
 };
 
-/* When the newest view or heartbeat answer was sent that the node has confirmed. */
+/* The time at which the newest view or heartbeat answer was sent that the node has confirmed. */
 static inline uint64_t rdzv_node_touch(const struct rdzv_node *n)
 {
     return n->echo_ns > n->touch_ns ? n->echo_ns : n->touch_ns;

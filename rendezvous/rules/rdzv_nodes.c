@@ -29,7 +29,7 @@ void rdzv_nodes_fini(struct rdzv_nodes *s)
     free(s->by_rank);
 }
 
-/* The counts are those of the nodes that are here. */
+/* Asserts that no count exceeds the number of the nodes that it may count. */
 static void check_counts(const struct rdzv_nodes *s)
 {
     assert(s->n >= 0 && s->n <= s->cap);
@@ -67,7 +67,7 @@ struct rdzv_node *rdzv_nodes_add(struct rdzv_nodes *s, const struct rdzv_hello *
     n->peer = *peer;
     n->conn = conn;
     n->group_rank = n->prev_rank = -1;
-    n->phase = MEMBER_STOPPING; /* not ready before its first status */
+    n->phase = MEMBER_STOPPING; /* a node is not ready before its first status */
     /* Nor without workers: if another coordinator started some, heartbeats renew their lease. */
     n->workers = h->seen_epoch != 0 && !rdzv_node_is_witness(n);
     s->nbusy += n->workers;

@@ -10,7 +10,7 @@ struct rdzv_nodes {
     struct rdzv_node **e; /* owned, like the nodes; a node's slot is its index */
     int n, cap;
     struct map by_id;
-    struct rdzv_node **by_rank; /* by the node_rank they asked for */
+    struct rdzv_node **by_rank; /* by the node_rank that the nodes asked for */
     int cap_by_rank;
     int nready;     /* could start now */
     int nbusy;      /* have workers, or have not reported yet that they have none */
@@ -33,7 +33,8 @@ struct rdzv_node *rdzv_nodes_holder(const struct rdzv_nodes *s, int node_rank);
 /* Asserts that counts and indexes are those of the nodes. */
 void rdzv_nodes_check(const struct rdzv_nodes *s);
 
-/* To be called after every change of what it depends on: connection, phase, workers, leaving. */
+/* Updates the counts; to be called after every change of a node's connection, phase, workers or
+ * leaving. */
 void rdzv_nodes_update_ready(struct rdzv_nodes *s, struct rdzv_node *n);
 void rdzv_nodes_set_workers(struct rdzv_nodes *s, struct rdzv_node *n, bool workers);
 void rdzv_nodes_set_leaving(struct rdzv_nodes *s, struct rdzv_node *n);

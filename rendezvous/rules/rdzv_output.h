@@ -1,6 +1,6 @@
-/* rdzv_output.h: what the coordinator's rules have still to send and to log: for each connection
- * the messages that are due, and the lines for people. Views are not kept here, only that one is
- * due: it is made when it is taken, so that several events in a row cost one view. Pure. */
+/* rdzv_output.h: the messages that the coordinator's rules have still to send on each connection,
+ * and the lines that they have still to log. A view is not kept, only the fact that it is due: the
+ * driver's take makes the view, so that several events in a row cost one view. Pure. */
 #ifndef RENDEZVOUS_RULES_RDZV_OUTPUT_H
 #define RENDEZVOUS_RULES_RDZV_OUTPUT_H
 
@@ -32,7 +32,7 @@ struct rdzv_line {
 struct rdzv_output {
     struct rdzv_conn *conns; /* by the driver's number */
     size_t nconns;
-    uint32_t *queue; /* connections with something pending, first in first out */
+    uint32_t *queue; /* connections with a message that is due, first in first out */
     size_t queue_head, queue_len, queue_cap;
     struct rdzv_line *lines;
     size_t line_head, nlines, cap_lines;
@@ -62,7 +62,7 @@ void rdzv_output_check(const struct rdzv_output *o);
 /* The messages are due on the connection. */
 void rdzv_output_queue(struct rdzv_output *o, uint32_t conn, unsigned pending);
 
-/* Nothing else is due any more: the connection closes, after a refusal when there is one. */
+/* Drops all messages that are due: the connection closes, after a refusal when there is one. */
 void rdzv_output_close(struct rdzv_output *o, uint32_t conn, const char *refusal, bool retry);
 
 /* Takes the oldest line; false: there is none. *text is valid until the next call that takes. */

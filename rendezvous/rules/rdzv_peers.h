@@ -7,7 +7,7 @@
 #include "core/bytes.h"
 #include "rendezvous/rules/rank_table.h"
 
-/* Drawn at random by every launcher, which keeps it when it connects again. */
+/* Every launcher draws its id at random, and keeps the id when it connects again. */
 struct node_id {
     uint8_t b[16];
 };
@@ -20,7 +20,7 @@ static inline bool node_id_equal(const struct node_id *a, const struct node_id *
 struct rdzv_peer_entry {
     struct node_id id;
     char addr[ADDR_STRLEN];
-    uint16_t port; /* of its launcher, for the others; 0: none */
+    uint16_t port; /* at which the launcher listens for the others; 0: none */
     bool host;     /* the coordinator's own */
 };
 
@@ -33,12 +33,12 @@ struct rdzv_peers {
 
 /* The facts with which a candidate stands for election. Borrowed for rdzv_state_stand(). */
 struct rdzv_electorate {
-    const struct rdzv_peers *ran, *prepared; /* prepared: NULL when it is not newer */
+    const struct rdzv_peers *ran, *prepared; /* prepared: NULL when that list is not newer */
     uint64_t seen_epoch;
     uint64_t random; /* for its own epoch */
     int restarts, node_restarts;
-    uint64_t dead_epoch;   /* of the coordinator that was, when its end is proven; 0: it is not */
-    const char *loss_text; /* a line: how it was lost */
+    uint64_t dead_epoch;   /* of the lost coordinator, if its end is proven; 0 */
+    const char *loss_text; /* a line: how the coordinator was lost */
 };
 
 void rdzv_peers_fini(struct rdzv_peers *p);

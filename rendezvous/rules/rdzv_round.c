@@ -137,7 +137,7 @@ void rdzv_round_rank(struct rdzv_node **nodes, int n)
 
 /* ------------------------------------------------------------------------------------ addresses */
 
-/* Where all nodes of the round reach the coordinator. */
+/* The address at which all nodes of the round reach the coordinator. */
 static const char *coordinator_addr(struct rdzv_node *const *nodes, int n, bool several_hosts,
                                     const struct rdzv_place *p)
 {

@@ -18,7 +18,7 @@ void rdzv_round_rank(struct rdzv_node **nodes, int n);
 
 /* The address of the coordinator, and the addresses that were asked for. */
 struct rdzv_place {
-    const char *bound_addr; /* the address it listens on; "": all of them */
+    const char *bound_addr; /* the address on which the coordinator listens; "": all */
     int port;
     const char *local_addr;  /* of its own launcher, to advertise, or "" */
     const char *master_addr; /* as the user gave it, or NULL */
@@ -31,7 +31,7 @@ struct rdzv_place {
 int rdzv_round_table(struct rank_table *t, struct rdzv_node *const *nodes, int n,
                      const struct rdzv_place *place, char *note, size_t cap, struct err *e);
 
-/* The same nodes as a list of members and their addresses. */
+/* Fills a list with the nodes of the round as members, and their addresses. */
 void rdzv_round_peers(struct rdzv_peers *p, struct rdzv_node *const *nodes, int n,
                       const struct rdzv_place *place);
 

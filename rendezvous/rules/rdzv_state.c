@@ -72,7 +72,8 @@ struct rdzv_state {
     uint64_t collect_ns; /* when COLLECT began */
     uint64_t join_at, last_call_at, not_before, notice_at, respawn_at, check_at, close_at;
     uint64_t settle_at; /* until then nodes may still find an elected coordinator; or NEVER */
-    uint64_t hold_at;   /* until then a lost node may have workers; 0: no such node */
+    uint64_t
+        hold_at; /* the time until which a lost node may have workers; 0: there is no such node */
     struct delay delay; /* of this process; graced_ns by a clock that stops in delays */
 
     /* Output. */
@@ -694,7 +695,7 @@ static void node_stopped(struct rdzv_state *s, struct rdzv_node *n, const struct
                          uint64_t now)
 {
     if (s->phase.state == RDZV_PREPARE &&
-        st->fenced) { /* the node has dropped what it had prepared */
+        st->fenced) { /* the node has dropped the round that it had prepared */
         back_to_collect(s, now);
     } else if (s->phase.state == RDZV_RUN && st->fenced) {
         stop_without(s, n, now);
@@ -837,7 +838,7 @@ static void after_node(struct rdzv_state *s, uint64_t now)
     finish(s, s->loss_code, s->loss_reason, s->loss_text, now);
 }
 
-/* When all workers have stopped: decides what follows. */
+/* Decides what follows when all workers have stopped. */
 static void stop_advance(struct rdzv_state *s, uint64_t now)
 {
     if (s->nrunning > 0)
@@ -1128,7 +1129,7 @@ static void join(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h
         return;
     }
     struct rdzv_node *holder = rdzv_nodes_holder(&s->nodes, h->node_rank);
-    if (holder) { /* its connection is broken */
+    if (holder) { /* the node's connection is broken */
         hold_for(s, holder);
         node_lost(s, holder, "another launcher has taken its node_rank", holder->heard_ns, now);
     }
@@ -1139,7 +1140,7 @@ static void join(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h
     }
     rdzv_output_conn(&s->out, conn)->node = n;
     n->joined_ns = now;
-    n->prev_rank = s->began ? h->prev_rank : -1; /* its rank under the former coordinator */
+    n->prev_rank = s->began ? h->prev_rank : -1; /* the node's rank under the former coordinator */
     heard(s, n, now);
     node_event(s, now, EVENT_NODE_JOIN, n, NULL);
     rdzv_node_name(n, name, sizeof(name));
@@ -1494,7 +1495,7 @@ static void give_grace(struct rdzv_state *s, uint64_t now)
         delay_grace(&s->delay, s->rules.heartbeat_ns, ran, now);
 }
 
-/* When the node counts as lost, unless something is heard of it before. */
+/* The time at which the node counts as lost, unless a message of the node arrives before. */
 static uint64_t lost_at(const struct rdzv_state *s, const struct rdzv_node *n)
 {
     return delay_silent_at(&s->delay, n->heard_ns, n->late_ns, s->rules.dead_ns);
@@ -1573,14 +1574,14 @@ uint64_t rdzv_state_deadline(const struct rdzv_state *s)
         return sooner(at, s->hold_at);
     if (s->not_before != NEVER) /* the backoff comes before all else */
         return sooner(at, s->not_before);
-    if (s->nodes.nbusy) /* their next status, or check_at */
+    if (s->nodes.nbusy) /* the members' next status, or check_at */
         return at;
     return sooner(at, s->nodes.nready >= s->rules.min_nodes ? s->last_call_at : s->join_at);
 }
 
 /* --------------------------------------------------------------------------------------- checks */
 
-/* What the members of the round have done, of those that are not lost. */
+/* Counts what the members of the round that are not lost have done. */
 struct census {
     int present, prepared, started, done, running;
 };
@@ -1615,7 +1616,7 @@ static void check_members(const struct rdzv_state *s, struct census *c)
     assert(members == c->present);
 }
 
-/* What belongs to the phase. */
+/* Asserts that the parts of a round exist in the phases to which they belong. */
 static void check_phase(const struct rdzv_state *s, const struct census *c)
 {
     int lost = s->nmembers - c->present;
@@ -1649,7 +1650,8 @@ static void check_phase(const struct rdzv_state *s, const struct census *c)
     }
 }
 
-/* Nobody is kept waiting: there is a time at which the coordinator goes on by itself. */
+/* Asserts that there is a time at which the coordinator goes on by itself, so that no node waits
+ * for ever. */
 static void check_times(const struct rdzv_state *s)
 {
     bool over = s->phase.state == RDZV_FINISH;
@@ -1712,7 +1714,7 @@ static void fill_view(struct rdzv_state *s, struct rdzv_node *n, struct rdzv_vie
         .spare = !member && !rdzv_node_is_witness(n) && s->phase.state != RDZV_COLLECT &&
                  s->phase.state != RDZV_FINISH,
     };
-    /* Also after the stop, for a node that had stopped before the reason arrived. */
+    /* Sent also after the stop, for a node that had stopped before the reason arrived. */
     if (s->why_counter && s->why_counter + 1 >= s->gen.counter && v->phase < RDZV_FINISH &&
         v->phase != RDZV_RUN) {
         v->why = &s->why;

@@ -49,11 +49,11 @@ void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, enum rdzv_end how, u
 struct rdzv_beat {
     uint64_t heard_ns; /* when the newest one came */
     uint64_t touch_ns; /* when the newest answer was sent that the node had seen then; 0: none */
-    uint32_t lag_ms;   /* its loop is so far behind */
+    uint32_t lag_ms;   /* the node's loop is so far behind */
 };
 void rdzv_state_beat(struct rdzv_state *s, const struct node_id *id, const struct rdzv_beat *b,
                      uint64_t now);
-/* Until when heartbeats may give leases without asking again; 0: they may not. */
+/* The time until which heartbeats may give leases without asking again; 0: they may not. */
 uint64_t rdzv_state_lease_until(struct rdzv_state *s, uint64_t now);
 /* A time of the node on this connection by the coordinator's clock, from a message sent at `sent`;
  * false: it is not a node's connection. */
@@ -78,7 +78,7 @@ uint32_t rdzv_state_conn_of(const struct rdzv_state *s, int rank);
  * round is there in its phases only, and what is due has a time. For tests. */
 void rdzv_state_check(const struct rdzv_state *s);
 
-/* When rdzv_state_tick() is due; UINT64_MAX: not until something else happens. */
+/* The time at which rdzv_state_tick() is due; UINT64_MAX: not until something else happens. */
 uint64_t rdzv_state_deadline(const struct rdzv_state *s);
 
 enum rdzv_act {

@@ -22,7 +22,7 @@ enum rdzv_backend {
 
 enum restart_policy { RESTART_GROUP, RESTART_WORKER };
 
-/* How the ranks of an MPI program find each other. */
+/* The interface by which the ranks of an MPI program find each other. */
 enum mpi_kind {
     MPI_NONE, /* not an MPI program */
     MPI_PMI,  /* MPICH and its relatives: PMI-1, or PMI-2 if the program begins with it */
@@ -75,8 +75,8 @@ struct rdzv_result {
     int exit_code;           /* of the job, the same on every node that was there to the end */
     enum stop_reason reason; /* when exit_code is not 0 */
     char text[512];          /* one line; "" on success */
-    char final[160];         /* why it was not started again though restarts were left; or "" */
-    int restarts;            /* charged to --max_restarts */
+    char final[160]; /* why the job was not started again though restarts were left; or "" */
+    int restarts;    /* charged to --max_restarts */
     /* The last round's failures over all nodes, bounded by RDZV_REPORT_MAX; the first cause leads.
      * n is 0 when no worker or node failed (a timeout, a signal, a rendezvous that did not come
      * off). */
@@ -86,16 +86,16 @@ struct rdzv_result {
 };
 #define RDZV_REPORT_MAX 64
 
-/* For status displays. */
+/* The state of the rendezvous, for status displays. */
 struct rdzv_info {
     const char *phase; /* "joining", "waiting", "preparing", "running", "stopping", "finished" */
     struct generation gen;
     int group_rank, nnodes, world_size, restart_count;
-    struct node_id id;           /* of this node: where its answers go */
-    bool coordinator;            /* this process is it */
+    struct node_id id;           /* of this node: where answers to it go */
+    bool coordinator;            /* this process is the coordinator */
     char endpoint[HOST_MAX + 8]; /* where the coordinator listens */
-    /* Of the coordinator that has told the job's result; epoch 0: none has, or the result is this
-     * node's own, and the other nodes may go on. */
+    /* The round of the coordinator that has sent the job's result; epoch 0: no coordinator has, or
+     * the result is this node's own, and the other nodes may go on. */
     struct generation decided;
 };
 

@@ -37,8 +37,8 @@ static const struct fsm_state states[] = {
 struct attempt {
     bool ask;      /* somebody has accepted the last one, and was no coordinator: ask there */
     bool own_host; /* the coordinator's addresses are this host's */
-    bool elector;  /* it calls one who may stand for election */
-    bool refused;  /* and this is how it came out */
+    bool elector;  /* the node calls a member that may stand for election */
+    bool refused;  /* no process listened at the address */
     bool met;      /* the connection was accepted */
 };
 
@@ -48,16 +48,17 @@ struct series {
     double pause_ms;
 };
 
-/* While the members of the last round elect another coordinator: whom this node calls. */
+/* The walk along the members of the last round while they elect another coordinator: which member
+ * this node calls. */
 struct walk {
-    int at;            /* in their list, which is gone through again and again */
+    int at;            /* index in the list of electors, which is gone through again and again */
     int lost;          /* calls in a row that nothing has answered */
-    uint64_t since_ns; /* when the first call to this one began; 0: none has */
+    uint64_t since_ns; /* when the first call to this member began; 0: none has */
 };
 
 struct redirect {
     bool due;      /* REACH_ACT_MOVE has not been taken */
-    bool followed; /* it was, at at_ns: the node calls there until the dead time is over */
+    bool followed; /* taken at at_ns: the node calls there until the dead time is over */
     struct netaddr to;
     uint64_t at_ns;
 };
@@ -162,7 +163,7 @@ static void call_elector(struct reach *r, const struct reach_member *m, uint64_t
     else if (now - r->walk.since_ns > r->rules.dead_ns * 3 / 2)
         /* The candidate neither stands nor has a coordinator for us, or does not answer. A
          * candidate whose connection was reset has no proof of the death and stands after the dead
-         * time only: with less patience both would stand, each without a majority. */
+         * time only: with a shorter wait both would stand, each without a majority. */
         next_elector(r, m, now);
     for (int i = 0; p && i <= p->n; i++, r->walk.at++) {
         const struct rdzv_peer_entry *e = &p->e[r->walk.at % p->n];
@@ -187,7 +188,7 @@ static bool follows_redirect(const struct reach *r, uint64_t now)
     return r->redirect.followed && now - r->redirect.at_ns < r->rules.dead_ns;
 }
 
-/* What the attempt before, and how it came out, mean for this one. */
+/* Derives an attempt from the attempt before, and from its result. */
 static struct attempt attempt_after(const struct reach *r, const struct reach_member *m)
 {
     const struct attempt *last = &r->attempt;
@@ -202,7 +203,7 @@ static struct attempt attempt_after(const struct reach *r, const struct reach_me
     return next;
 }
 
-/* own_host and refused are still those of the last attempt. */
+/* Begins an attempt. own_host and refused are still those of the attempt before. */
 static void begin(struct reach *r, const struct reach_member *m, uint64_t now)
 {
     struct attempt *a = &r->attempt;
@@ -217,7 +218,7 @@ static void begin(struct reach *r, const struct reach_member *m, uint64_t now)
     r->walk = (struct walk){0};
     if (r->hosts) {
         own(r);
-    } else if (r->bound) { /* it has been seen to that the port is ours */
+    } else if (r->bound) { /* the port is ours already */
         r->bound = false;
         go(r, HOST, (struct reach_action){.act = REACH_ACT_HOST});
     } else if (r->has_where && ((m->joined && !a->ask) || follows_redirect(r, now))) {
@@ -325,7 +326,7 @@ void reach_called(struct reach *r, const struct reach_member *m, enum reach_call
     if (a->elector) {
         r->walk.lost = a->met ? 0 : r->walk.lost + 1;
         if (a->refused || r->walk.lost == CALLS_LOST)
-            next_elector(r, m, now); /* it is not there; one packet alone may be lost */
+            next_elector(r, m, now); /* the member is not there; a single packet may be lost */
     }
     if (how == REACH_NO_TOKEN && r->tokenless_ns == 0)
         r->tokenless_ns = now;
@@ -384,7 +385,8 @@ void reach_check(const struct reach *r)
     assert(!r->due || state_of(a->act) == s);
     assert((s == PAUSE) == (r->at != NEVER));
     assert(reach_deadline(r) == r->at);
-    /* Who has the coordinator calls nobody, and what is to be done with it needs it. */
+    /* Asserts that a node that has the coordinator calls nobody, and that actions for the
+     * coordinator are due only where there is one. */
     assert(!r->hosts || (s != LOOK && s != HOST && s != CALL));
     assert(!r->due || (a->act != REACH_ACT_OWN && a->act != REACH_ACT_STAND) || r->hosts);
     assert(!r->redirect.due || (r->hosts && !r->redirect.followed));
@@ -404,7 +406,7 @@ uint64_t reach_deadline(const struct reach *r)
 
 /* -------------------------------------------------------------------------------------- actions */
 
-/* This node gives its coordinator up, and its member goes to the other one. */
+/* This node gives its coordinator up, and its member goes to the other coordinator. */
 static void move(struct reach *r, uint64_t now)
 {
     r->redirect.due = false;
@@ -413,7 +415,7 @@ static void move(struct reach *r, uint64_t now)
     r->where = r->redirect.to;
     r->has_where = true;
     r->hosts = false;
-    if (r->due && r->action.act == REACH_ACT_OWN) { /* it is the member's no more */
+    if (r->due && r->action.act == REACH_ACT_OWN) { /* the member has the connection no more */
         fsm_move(&r->fsm, PAUSE);
         call(r, &r->where, false);
     }

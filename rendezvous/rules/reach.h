@@ -39,10 +39,10 @@ struct reach_rules {
     bool several;   /* several endpoints are given: each look asks who is there */
 };
 
-/* What the member knows (member_state.h), at the time of the event. */
+/* The facts that the member knows (member_state.h) at the time of the event. */
 struct reach_member {
     bool answered; /* a coordinator has answered on the newest connection */
-    bool joined;   /* one has let this node in */
+    bool joined;   /* a coordinator has let this node in */
     bool begun;    /* this node has taken part in a round */
     bool electing;
     bool may_stand;                    /* this node may be a candidate */
@@ -98,7 +98,7 @@ void reach_close(struct reach *r);
 /* Asserts what must hold after every event. For tests. */
 void reach_check(const struct reach *r);
 
-/* When reach_tick() is due; UINT64_MAX: never. */
+/* The time at which reach_tick() is due; UINT64_MAX: never. */
 uint64_t reach_deadline(const struct reach *r);
 
 /* ------------------------------------------------------------------------------------- actions */
@@ -109,7 +109,7 @@ enum reach_act {
     REACH_ACT_HOST,        /* reach_hosted() answers */
     REACH_ACT_PUBLISH,     /* reach_published() answers */
     REACH_ACT_OWN,         /* connect the member to the coordinator of this process */
-    REACH_ACT_STAND,       /* become a candidate; then the same */
+    REACH_ACT_STAND,       /* become a candidate; then connect the member to itself */
     REACH_ACT_CALL,        /* to, elector, or where the look has said: reach_called() answers */
     REACH_ACT_UNREACHABLE, /* tell the member: refused, why */
     REACH_ACT_FAIL,        /* tell the member that it is final: calling, why */
@@ -121,7 +121,7 @@ struct reach_action {
     bool ask;     /* whoever listens at the endpoints is asked who, and where the coordinator is */
     bool known;   /* the addresses of the last look are good enough */
     bool has_to;  /* CALL: one address; else those of the look */
-    bool elector; /* CALL: it is one who may stand for election */
+    bool elector; /* CALL: the member called may stand for election */
     struct netaddr to;
     bool refused;
     bool calling; /* FAIL: somebody was called */

@@ -17,13 +17,13 @@ enum request_kind {
     REQUEST_PRESENCE,   /* each node in a round answers at once */
     REQUEST_STACKS,     /* each node in a round answers with samples of its workers */
     REQUEST_TOP,        /* each node with workers answers with what they do and use */
-    REQUEST_OPERATIONS, /* likewise, with their last operations */
+    REQUEST_OPERATIONS, /* each node with workers answers with their last operations */
     REQUEST_SUSPECT,    /* workers of the node give no sign of life */
-    REQUEST_HANG,       /* the job hangs, as the node says that judges */
+    REQUEST_HANG,       /* the job hangs, by the verdict of one node */
     REQUEST_PACE,       /* each node in a round answers with how long its workers have waited */
     REQUEST_SLOW,       /* these ranks are slow */
     REQUEST_DOCTOR,     /* each node answers */
-    REQUEST_MODEX,      /* only to the node of the rank, which answers with what the rank has put */
+    REQUEST_MODEX,      /* only to the rank's node, which answers with the rank's data */
     REQUEST_KINDS
 };
 
@@ -31,10 +31,10 @@ enum request_kind {
 #define REQUEST_RANKS_MAX 224 /* "0,8-15" */
 #define REQUEST_TEXT_MAX  512 /* one line for people */
 
-/* What one member says; `kind` tells which. */
+/* A request; `kind` says which member of the union is set. */
 struct rdzv_request {
     enum request_kind kind;
-    uint64_t id;         /* for its answers: of those of this kind of the asking node */
+    uint64_t id; /* for answers: number among the requests of this kind of the asking node */
     struct node_id from; /* the asking node; set by the coordinator */
     union {
         struct {
@@ -49,8 +49,8 @@ struct rdzv_request {
             uint32_t most; /* rows of nodes, and of ranks; 0: all */
         } top;
         struct {
-            uint32_t left_ms; /* of the patience with them */
-            bool in_place;    /* the first node judges, for the coordinator has no workers */
+            uint32_t left_ms; /* until the silent workers count as hanging */
+            bool in_place;    /* the first node decides, because the coordinator has no workers */
         } suspect;
         struct {
             bool certain;
@@ -78,13 +78,14 @@ struct rdzv_request {
     };
 };
 
-/* "stacks"; that is what a kind is called on the wire. */
+/* "stacks": the name of a kind on the wire. */
 const char *request_name(enum request_kind k);
 /* Whether nodes in a tree of launchers send their answers up together. */
 bool request_is_collected(enum request_kind k);
 
 void request_put_kind(struct buf *b, enum request_kind k);
-/* REQUEST_KINDS: it is not known here, and r is bad; its name is in `name` if that is not NULL. */
+/* Reads the name of a kind. REQUEST_KINDS: the kind is not known here, and r is bad; `name`, if not
+ * NULL, receives the unknown name. */
 enum request_kind request_get_kind(struct rd *r, char name[REQUEST_NAME_MAX]);
 
 void request_encode(struct buf *b, const struct rdzv_request *m);
@@ -96,12 +97,12 @@ struct rdzv_answer {
     struct node_id to; /* the request: who asked, */
     enum request_kind kind;
     uint64_t id;
-    const uint8_t *data; /* borrowed; what is in it is between the agents */
+    const uint8_t *data; /* borrowed; the agents alone know the form of the content */
     size_t len;
 };
 #define RDZV_ANSWER_MAX (4u << 20)
 
-/* The answer to *r with these bytes, which it borrows. */
+/* Makes the answer to *r with these bytes, which are borrowed. */
 struct rdzv_answer request_answer(const struct rdzv_request *r, const void *data, size_t len);
 
 #endif

@@ -19,7 +19,7 @@
  * coordinator's own node, which is in the tree as the root only; -1: it is not in the round. */
 int tree_parent(int rank, int host, int width);
 
-/* How many nodes are between the coordinator and this one. */
+/* Returns how many nodes are between the coordinator and this node. */
 int tree_depth(int rank, int host, int width);
 
 struct rdzv_answers;

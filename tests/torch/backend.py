@@ -95,6 +95,56 @@ def case_all_reduce():
         same(x, 2 * reduced(ReduceOp.SUM, everyone((9,), torch.float32)))
 
 
+def sparse_parts(shape, sparse_dims, dtype, elements, seed=0):
+    """What each rank gives: rank r has elements(r) of them, which may have the same place."""
+    parts = []
+    for r in range(SIZE):
+        g = torch.Generator().manual_seed(1000 * seed + r)
+        n = elements(r)
+        places = torch.stack([torch.randint(0, size, (n,), generator=g) for size in shape[:sparse_dims]])
+        parts.append(torch.sparse_coo_tensor(places, value(r, (n, *shape[sparse_dims:]), dtype, seed), shape))
+    return parts
+
+
+def case_sparse():
+    many, none = lambda r: 3 * r + 2, lambda r: 0  # noqa: E731
+    for shape, sparse_dims in (((7,), 1), ((3, 5), 2), ((4, 2, 3), 1), ((5, 4, 2, 3), 2), ((3, 0), 1)):
+        for dtype in (torch.float32, torch.float64, torch.int64, torch.bfloat16):
+            for elements in (many, none, lambda r: r % 2 * 4, lambda r: 6 if r == SIZE - 1 else 0):
+                parts = sparse_parts(shape, sparse_dims, dtype, elements, len(shape))
+                x = parts[RANK].clone()
+                dist.all_reduce(x)
+                assert x.is_sparse and x.is_coalesced() and x.sparse_dim() == sparse_dims, x
+                same(x.to_dense(), sum(p.to_dense() for p in parts))
+    # Operations that the program does not wait for, with others between them.
+    lists = [sparse_parts((9, 2), 1, torch.float32, many, seed) for seed in range(6)]
+    given = [parts[RANK].clone() for parts in lists]
+    dense = torch.ones(6)
+    works = []
+    for i, x in enumerate(given):
+        works += [dist.all_reduce(x, async_op=True), dist.all_reduce(dense[i:i + 1], async_op=True)]
+    for work in reversed(works):
+        work.wait()
+    for x, parts in zip(given, lists):
+        same(x.to_dense(), sum(p.to_dense() for p in parts))
+    assert (dense == SIZE).all()
+    x = sparse_parts((5,), 1, torch.float32, many)[RANK]
+    try:
+        dist.all_reduce(x, op=ReduceOp.MAX)
+        raise AssertionError("accepted")
+    except (RuntimeError, ValueError) as e:
+        assert "SUM" in str(e), e
+    # The gradients of an embedding.
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.EmbeddingBag(20, 3, sparse=True, mode="sum"))
+    model(torch.tensor([[RANK, RANK + 1, 19]])).sum().backward()
+    want = torch.zeros(20, 3)
+    for r in range(SIZE):
+        for row in (r, r + 1, 19):
+            want[row] += 1 / SIZE
+    same(model.module.weight.grad.to_dense(), want, exact=False)
+
+
 def case_strided():
     for make in (lambda x: x.t(), lambda x: x[::2], lambda x: x[:, 1:3]):
         x = make(value(RANK, (8, 6), torch.float32))
@@ -332,7 +382,7 @@ def case_monitored_barrier():
 
 def case_errors():
     x = torch.ones(3)
-    for call in (lambda: dist.all_reduce(x.to_sparse()), lambda: dist.all_gather([torch.empty(2)] * SIZE, x),
+    for call in (lambda: dist.broadcast(x.to_sparse(), 0), lambda: dist.all_gather([torch.empty(2)] * SIZE, x),
                  lambda: dist.all_gather_into_tensor(torch.empty(2), x)):
         try:
             call()

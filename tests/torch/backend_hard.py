@@ -508,6 +508,83 @@ def case_a_forked_child():
     dist.destroy_process_group(g)
 
 
+# --------------------------------------------------------------------------------------------------------------- sparse
+
+def sparse():
+    """One element in common, one of each rank."""
+    return torch.sparse_coo_tensor([[1, 3 + RANK]], torch.ones(2), (5,), check_invariants=True)
+
+
+def sparse_sums(x):
+    assert x.to_dense().tolist() == [0, 2, 0, 1, 1], x
+
+
+def case_sparse_in_every_way():
+    for way in WAYS.values():
+        sparse_sums(under_way(sparse, way))
+        with torch.inference_mode():
+            sparse_sums(under_way(sparse, way))
+
+
+def case_sparse_callbacks_that_wait():
+    g = dist.new_group()
+    seen = []
+
+    def wait_in_turn(depth):
+        x = sparse()
+        work = dist.all_reduce(x, group=g, async_op=True)
+        if depth < 6:
+            future = work.get_future().then(lambda f: (work.wait(), wait_in_turn(depth + 1)))
+            work.wait() if depth % 2 else None
+            future.wait()
+        work.wait()
+        sparse_sums(x)
+        seen.append(depth)
+
+    wait_in_turn(0)
+    assert sorted(seen) == list(range(7)), seen
+
+
+def case_sparse_failures():
+    shapes = ((4, 4), (5, 5)), ((4, 4), (4, 5))
+    for of_rank in shapes:  # told to every rank; the group goes on
+        g = dist.new_group()
+        x = torch.ones(of_rank[RANK]).to_sparse()
+        raises(lambda: dist.all_reduce(x, group=g), "do not match")
+        y = sparse()
+        dist.all_reduce(y, group=g)
+        sparse_sums(y)
+    g = broken_group()
+    if RANK == 0:
+        work = dist.all_reduce(sparse(), group=g, async_op=True)
+        raises(work.get_future().wait, "timeout")
+        raises(work.wait, "timeout")
+        raises(lambda: dist.all_reduce(sparse(), group=g), "timeout")
+        raises(lambda: dist.all_reduce(torch.ones(2), group=g), "failed before")
+    g = dist.new_group()
+    work = dist.all_reduce(sparse(), group=g, async_op=True) if RANK == 0 else None
+    if RANK == 0:
+        g._get_backend(torch.device("cpu")).abort()
+        raises(work.wait, "aborted")
+
+
+def case_sparse_destroyed_under_way():
+    for way in (WAYS["wait"], WAYS["future"], lambda w: None):
+        g = dist.new_group()
+        if RANK == 1:
+            hear()
+        x = sparse()
+        work = dist.all_reduce(x, group=g, async_op=True)
+        if RANK == 0:
+            tell()
+        dist.destroy_process_group(g)
+        del g
+        way(work)
+        until(work.is_completed, "it does not complete")
+        work.wait()
+        sparse_sums(x)
+
+
 # --------------------------------------------------------------------------------------------------------------- stores
 
 def case_stores_of_every_kind():

@@ -26,6 +26,8 @@ namespace
 
 class Operation;
 
+constexpr const char *kAborted = "aborted by the program"; // as the text of a failure
+
 // Communicators that are being closed, and whether the process ends.
 struct Ends {
     std::mutex lock;

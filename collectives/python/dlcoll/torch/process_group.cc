@@ -8,6 +8,7 @@
 //     completer.h   threads for what nobody waits for
 //     operation.h   communicators, operations under way, how both end
 //     work.h        an operation as the program sees it
+//     sparse.h      all_reduce of sparse tensors
 //     meeting.h     how ranks find each other through the group's store
 //
 // A call with asyncOp = false runs in the caller's thread and returns a completed work. Any other
@@ -20,6 +21,7 @@
 
 #include "meeting.h"
 #include "place.h"
+#include "sparse.h"
 #include "types.h"
 #include "work.h"
 
@@ -120,17 +122,24 @@ class Group final : public c10d::Backend
     }
     void abort() override
     {
-        if (auto comm = comm_now())
-            dlcoll_abort(comm->comm, "aborted by the program");
+        std::lock_guard<std::mutex> hold(lock_);
+        if (comm_)
+            dlcoll_abort(comm_->comm, kAborted);
+        if (sparse_)
+            sparse_->abort();
     }
     // Does not wait: see close().
     void shutdown() override
     {
         std::shared_ptr<Comm> comm;
+        std::shared_ptr<SparseLane> sparse;
         {
             std::lock_guard<std::mutex> hold(lock_);
             comm.swap(comm_);
+            sparse.swap(sparse_);
         }
+        if (sparse)
+            sparse->end();
         if (comm)
             close(comm);
     }
@@ -182,6 +191,8 @@ class Group final : public c10d::Backend
 
     WorkPtr allreduce(Tensors &ts, const c10d::AllreduceOptions &o) override
     {
+        if (!ts.empty() && ts[0].is_sparse())
+            return allreduce_sparse(ts, o);
         const Tensor &t = only(ts, "all_reduce");
         Type type = type_of(t, false);
         auto op = std::make_shared<Reduction>(o.reduceOp, t, type.dtype);
@@ -194,9 +205,28 @@ class Group final : public c10d::Backend
                    });
     }
 
-    WorkPtr allreduce_sparse(Tensors &, const c10d::AllreduceOptions &) override
+    WorkPtr allreduce_sparse(Tensors &ts, const c10d::AllreduceOptions &o) override
     {
-        fail("all_reduce of sparse tensors is not supported: use to_dense(), or the backend gloo");
+        TORCH_CHECK_VALUE(!ts.empty(), "dlcoll: all_reduce needs a tensor");
+        TORCH_CHECK_VALUE(o.reduceOp == c10d::ReduceOp::SUM,
+                          "dlcoll: all_reduce of sparse tensors: the only reduction is SUM");
+        for (const Tensor &t : ts) {
+            TORCH_CHECK_VALUE(
+                t.is_sparse() && t.device().is_cpu() && t.sizes() == ts[0].sizes() &&
+                    t.scalar_type() == ts[0].scalar_type(),
+                "dlcoll: all_reduce: all tensors of a list must be sparse, on the CPU, "
+                "and of one type and size");
+            TORCH_CHECK_VALUE(t.dim() <= SparseShape::kDims, "dlcoll: a sparse tensor has at most ",
+                              SparseShape::kDims, " dimensions");
+        }
+        Millis timeout(millis(o.timeout));
+        std::string title = at::hasCallbacks() ? name_ + ":sparse_all_reduce" : "";
+        auto work = c10::make_intrusive<SparseWork>(rank_, title.empty() ? nullptr : title.c_str(),
+                                                    ts, ++seq_, timeout);
+        sparse_lane(timeout)->push(work);
+        if (!o.asyncOp)
+            work->wait();
+        return work;
     }
 
     WorkPtr allreduce_coalesced(Tensors &ts, const c10d::AllreduceCoalescedOptions &o) override
@@ -614,6 +644,15 @@ class Group final : public c10d::Backend
         return comm;
     }
 
+    std::shared_ptr<SparseLane> sparse_lane(Millis timeout)
+    {
+        auto comm = live();
+        std::lock_guard<std::mutex> hold(lock_);
+        if (!sparse_)
+            sparse_ = std::make_shared<SparseLane>(comm, size_, timeout);
+        return sparse_;
+    }
+
     // Starts the operation `call`, and carries it out unless it is asynchronous. What can fail on
     // this rank alone comes before the call.
     template <typename Call>
@@ -646,8 +685,9 @@ class Group final : public c10d::Backend
         return work;
     }
 
-    mutable std::mutex lock_; // of comm_
+    mutable std::mutex lock_; // of these two
     std::shared_ptr<Comm> comm_;
+    std::shared_ptr<SparseLane> sparse_; // once it is needed
     std::atomic<int64_t> timeout_ms_;
     std::string name_; // before the profiler's events: "dlcoll"
     std::atomic<uint64_t> seq_{0};

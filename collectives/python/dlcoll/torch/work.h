@@ -66,7 +66,7 @@ class DlcollWork final : public c10d::Work
     void abort() override
     {
         if (auto comm = comm_.lock())
-            dlcoll_abort(comm->comm, "aborted by the program");
+            dlcoll_abort(comm->comm, kAborted);
     }
 
     Tensors result() override

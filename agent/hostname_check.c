@@ -119,8 +119,8 @@ static bool is_this_host(const char *endpoint)
                         (netaddr_parse_ip(&a, endpoint, 0) && netaddr_is_loopback(&a)));
 }
 
-/* How many of the variables the user has left unset, in the environment and in [env]; their names,
- * with blanks between them, in `names`. */
+/* Returns how many of the variables are set neither in the environment nor in [env]; writes their
+ * names, with blanks between them, to `names`. */
 static int unset(const struct job_spec *job, char *names, size_t cap)
 {
     int n = 0;
@@ -184,7 +184,8 @@ static bool on_several_hosts(const struct rank_table *t)
     return false;
 }
 
-/* None, if all nodes are on this host or the name is right. Logs the choice in one line, once. */
+/* Returns the variables, or none if all nodes are on this host or the name is right. Logs the
+ * choice in one line, once. */
 static void hostname_variables(void *state, struct variables *out)
 {
     struct hostname_check *h = state;

@@ -20,12 +20,12 @@ struct job_signals {
 /* Lists them, 0-terminated. The guardian forwards these to the agent. */
 void job_signals_list(const struct job_spec *job, int out[NSIG]);
 
-/* Handles them on the loop, but for those that were ignored when dlaunch was started, and unblocks
- * them: the guardian may have forwarded some already. */
+/* Handles the signals on the loop, but for those that were ignored when dlaunch was started, and
+ * unblocks them: the guardian may have forwarded some already. */
 void job_signals_open(struct job_signals *s, uv_loop_t *loop, const struct job_spec *job,
                       void (*on_signal)(void *arg, int signo), void *arg);
 
-/* From here on no signal ends this process. */
+/* After this call no signal ends this process. */
 void job_signals_close(struct job_signals *s, void (*on_closed)(void *arg), void *arg);
 
 #endif

@@ -26,7 +26,7 @@ void worker_renew(struct worker *w)
         .local_rank = w->local_rank, .rank = -1, .listen_fd = w->listen_fd, .port = w->port};
 }
 
-/* Opens the files and pipes of both streams; fds gets the ends for the worker. */
+/* Opens the files and pipes of stdout and stderr; fds gets the ends for the worker. */
 static int open_stdio(const struct worker *w, const struct worker_context *ctx, int fds[2],
                       struct err *e)
 {

@@ -17,7 +17,7 @@
 #include "agent/process/warm_pool.h"
 #include "agent/worker_env.h"
 
-/* How dlaunch had asked the workers to end when one of them ended. */
+/* The way in which dlaunch had asked the workers to end when one of them ended. */
 enum worker_asked {
     ASKED_NOTHING,
     ASKED_TO_STOP,     /* no failure before */
@@ -42,7 +42,8 @@ struct worker_context {
     int stdin_fd;   /* /dev/null, for workers without input */
 };
 
-/* Another round begins: keeps nothing of the last one but the data socket, which is of this one. */
+/* Resets the worker for another round; only the data socket, which belongs to the new round, is
+ * kept. */
 void worker_renew(struct worker *w);
 
 /* Starts the worker; the reaper returns `tag` with its exit. On an error no process exists, and

@@ -88,7 +88,7 @@ static const struct row worker_rows[] = {
     {SEGMENT_ENV_LISTEN, listen_fd},
 };
 
-/* The same for all of them. */
+/* Variables whose value is equal for all workers. */
 static const struct row shared_rows[] = {
     {"GROUP_RANK", group_rank},
     {"NODE_RANK", group_rank},

@@ -31,7 +31,8 @@ static void forget_env(struct worker_group *g)
     }
 }
 
-/* For the workers that start as this attempt, in place of those that have ended. */
+/* Makes log folders for the workers that start as this attempt, in place of workers that have
+ * ended. */
 static int make_folders(struct worker_group *g, int attempt, int first, int n, struct err *e)
 {
     log_dir_path *left = xcalloc((size_t)n + 1, sizeof(*left));
@@ -107,7 +108,7 @@ int worker_group_start(struct worker_group *g, struct worker *w, int attempt)
         r = make_folders(g, attempt, w->local_rank, 1, &e);
     }
     if (r < 0) {
-        w->pid = 0; /* nothing of the last start is this one's */
+        w->pid = 0; /* nothing of the last start belongs to this one */
         w->attempt = attempt;
         w->ended_ns = 0;
         w->error_file[0] = w->stderr_log[0] = w->dir[0] = w->killed_for[0] = '\0';

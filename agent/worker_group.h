@@ -20,7 +20,7 @@ struct worker_group {
     struct placement *placement;
     struct cgroup cgroup;
     struct log_dir log_dir;
-    struct patient *files; /* of its server */
+    struct patient *files; /* the port of the store's server */
     int null_fd;
     struct worker_context ctx;
     struct worker_env_shared **env; /* of each program */
@@ -29,7 +29,7 @@ struct worker_group {
     char leftover[512]; /* the processes that could not be killed; "": none */
 };
 
-/* What happens to workers; arg is the argument of all. */
+/* Called with the events of workers; arg is the argument of all. */
 struct worker_group_callbacks {
     void (*on_exiting)(void *arg); /* as exit_notify_new() */
     void (*on_exit)(void *arg, void *worker, const struct reaper_exit *x);
@@ -43,7 +43,7 @@ struct worker_group_callbacks {
  * worker_group_free() frees the rest if there is no reaper. */
 int worker_group_open(struct worker_group *g, struct node *node, struct guardian_link *link,
                       const struct worker_group_callbacks *cb, struct err *e);
-/* The rest. node->scope is there. */
+/* Opens the parts that need node->scope. */
 int worker_group_watch(struct worker_group *g, const struct worker_group_callbacks *cb,
                        struct err *e);
 void worker_group_free(struct worker_group *g); /* all handles are closed */
@@ -58,13 +58,13 @@ bool worker_group_awaits_warm(struct worker_group *g);
 /* attempt: of a worker that is started again; 0: the round's. On an error w->failure has the
  * reason, and the worker is WORKER_EXITED if its pipes have to be drained. */
 int worker_group_start(struct worker_group *g, struct worker *w, int attempt);
-/* All of the round are started. */
+/* All workers of the round are started. */
 void worker_group_started(struct worker_group *g);
 
 /* Ends the operations that the workers are in; `first` as in segment_raise(), or a node. */
 void worker_group_abort(struct worker_group *g, const struct failure *first, const char *text);
 void worker_group_signal(struct worker_group *g, int signo); /* to process groups */
-/* To the programs themselves; their helper processes would die of it. */
+/* Signals the programs alone, because their helper processes would die of the signal. */
 void worker_group_signal_programs(struct worker_group *g, int signo);
 /* ranks: a list of ranks as text, "" for all. */
 void worker_group_signal_ranks(struct worker_group *g, const char *ranks, int signo);

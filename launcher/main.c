@@ -48,7 +48,7 @@
 #include "launcher/options/usage.h"
 
 #define EXIT_INTERNAL 125
-/* How long to wait for descendants that do not die before reporting them. */
+/* The time to wait for descendants that do not die before they are reported. */
 #define STOP_GRACE 10.0
 
 extern char **environ;

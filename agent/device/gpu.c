@@ -145,7 +145,7 @@ static bool has_instances(const char *proc_dir)
     return any;
 }
 
-/* How many instances the GPU may have; -1: MIG does not divide it. */
+/* Returns how many instances the GPU may have; -1: MIG does not divide the GPU. */
 static int most_instances(const struct nvml *nvml, const char *bus, nvmlDevice_t *dev)
 {
     unsigned now = 0, later, most = 0;

@@ -9,10 +9,10 @@
 
 enum answer { NOT_ASKED, ASKED, ANSWERED };
 
-/* What the GPUs were asked in one round. */
+/* The questions that were asked about the GPUs in one round. */
 struct round {
-    enum answer ready;  /* are they fit for it */
-    enum answer faults; /* which errors have they had */
+    enum answer ready;  /* whether the GPUs are fit for the round */
+    enum answer faults; /* which errors the GPUs have had */
 };
 
 struct gpus {
@@ -61,7 +61,7 @@ static bool gpus_ready(void *state)
     return g->round.ready == ANSWERED;
 }
 
-/* What is known by now is not of this worker, nor of its round. */
+/* The errors known by now are not those of this worker, nor of its round. */
 static int gpus_worker_starts(void *state, const struct worker *w, struct worker_extras *x,
                               struct err *e)
 {
@@ -101,7 +101,7 @@ static void gpus_complete(void *state, struct worker *w)
     free(rest);
 }
 
-/* Shows what there was at the last look, and has the next one taken. */
+/* Shows the use of the GPUs at the last look, and asks for the next look. */
 static void gpus_status(void *state, struct agent_status *out)
 {
     struct gpus *g = state;

@@ -31,7 +31,7 @@ struct placement;
  * host does not say where they are, NUMA nodes are dealt out in blocks. */
 int placement_new(struct placement **out, enum bind_mode mode, int nproc, const char *visible,
                   struct err *e);
-/* The same, also for BIND_NONE, to find GPUs and network cards. */
+/* Plans the binding, also for BIND_NONE, and finds GPUs and network cards. */
 int placement_plan(struct placement **out, enum bind_mode mode, int nproc, const char *visible,
                    struct err *e);
 void placement_free(struct placement *p); /* NULL is allowed */
@@ -54,8 +54,9 @@ const char *placement_nccl(const struct placement *p, char *out, size_t cap);
  * cpu.max, v1 cfs_quota_us) rounded up. At least 1. Needs no hwloc. */
 int usable_cpus(void);
 
-/* How many CPUs of time (1.5: one and a half) the cgroup at `dir` and its parents, up to the mount
- * point that is the first mount_len bytes of `dir`, permit; 0: no limit. v2, or the v1 files. */
+/* Returns the CPU time, in CPUs (1.5: one and a half), that the cgroup at `dir` and its parents
+ * permit, up to the mount point, which is the first mount_len bytes of `dir`; 0: no limit. v2, or
+ * the v1 files. */
 double cpu_quota(const char *dir, size_t mount_len, bool v2);
 
 #endif

@@ -54,7 +54,7 @@ void topology_close(struct topology *t); /* a zeroed one is allowed */
 /* Counts the bridges that two devices have in common; more means closer. */
 int topology_common(const struct topo_pci *a, const struct topo_pci *b);
 
-/* This process's affinity mask. malloc'ed; end it with CPU_FREE(). NULL: not known. */
+/* Returns this process's affinity mask, malloc'ed, to be freed by CPU_FREE(). NULL: not known. */
 cpu_set_t *topology_own_cpus(size_t *size);
 
 #endif

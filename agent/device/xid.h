@@ -22,7 +22,7 @@ bool xid_parse(const char *record, struct xid *out);
 const char *xid_meaning(int code);
 
 struct xid_log {
-    int fd; /* /dev/kmsg; -1: it cannot be read */
+    int fd; /* /dev/kmsg; -1: the file cannot be read */
 };
 
 /* Starts at the end of the log: only later records are read. */

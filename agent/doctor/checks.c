@@ -28,7 +28,7 @@
 #define MEMLOCK_LEAST  (1 * GIB)
 #define CLOCK_MOST_S   0.1
 #define RESOLVE_MOST_S 2
-#define ALIKE          0.9         /* a size that is less than so much of the others' */
+#define ALIKE          0.9 /* a size that is less than this part of the other nodes' sizes */
 #define GPU_USED_LEAST (512 * MIB) /* without a process that is to be seen: another container's */
 
 struct examined {
@@ -292,7 +292,7 @@ static void check_interface(struct examined *x)
     }
 }
 
-/* The interface by which the others reach the node. */
+/* The interface by which the other nodes reach the node. */
 static const json_t *own_interface(const json_t *node, const char **name)
 {
     json_t *one, *a;
@@ -550,8 +550,8 @@ static const char *plain(const char *word, char out[96])
     return out;
 }
 
-/* Names the nodes that have something else than most. shown: whether the values are words for
- * people. */
+/* Names the nodes whose value differs from that of most nodes. shown: whether the values are texts
+ * for people. */
 static void compare(struct examined *x, const char *path, const char *what, const char *remedy,
                     bool shown)
 {

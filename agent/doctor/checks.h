@@ -1,4 +1,4 @@
-/* checks.h: from the facts of the nodes to what is wrong with them. Pure; one table has all checks
+/* checks.h: finds the faults of nodes in the facts about them. Pure; one table has all checks
  * (checks.c).
  *
  * A node is the object that facts_collect() makes, with "node" (its group rank), "addr" (where the

@@ -10,12 +10,12 @@
 /* Whether there is a fact at "a.b.c". */
 bool fact_is_known(const char *path);
 
-/* The value there; NULL: it is not known of this node. */
+/* The fact with this name; NULL: not known of this node. */
 const json_t *fact_at(const json_t *j, const char *path);
-/* *out: 0 if it is not known. */
+/* *out is 0 if the fact is not known. */
 bool fact_number_at(const json_t *j, const char *path, double *out);
 double fact_number(const json_t *j, const char *path);
-/* "": it is not known. */
+/* "": the fact is not known. */
 const char *fact_text(const json_t *j, const char *path);
 
 #endif

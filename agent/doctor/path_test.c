@@ -19,7 +19,7 @@ enum {
 };
 #define PING_NS 20000000u /* at most for all pings but the first one */
 #define BULK_NS 8000000u  /* a transfer that takes so long is long enough */
-#define LONGER  8         /* so many of these if the caller measures longer; the best one counts */
+#define LONGER  8 /* number of measurements if the caller measures longer; the best one counts */
 #define MAGIC   UINT32_C(0x44524c44)
 
 /* The caller's orders: a letter and a number of bytes. */
@@ -231,7 +231,7 @@ static int serve(const struct path_test *m, uint64_t deadline)
     }
 }
 
-/* The server dials back whether it was called or not. */
+/* The server dials back whether the caller has reached the server or not. */
 void path_test_run(struct path_test *m)
 {
     uint64_t ms = 1000000, now = mono_ns(), deadline = now + PATH_TEST_MS * ms;

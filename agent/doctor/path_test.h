@@ -23,17 +23,18 @@ enum path_test_stage {
 };
 
 struct path_test {
-    struct netaddr peer; /* where it listens */
-    int listen_fd;       /* where this node does; non-blocking */
+    struct netaddr peer; /* where the other node listens */
+    int listen_fd;       /* where this node listens; non-blocking */
     uint64_t nonce;      /* of this test */
     bool caller;
     bool longer; /* the caller measures the bandwidth longer: others may use the CPUs meanwhile */
 
-    /* How far this node's own connection came, and the errno value that ended it. */
+    /* The stage that this node's own connection reached, and the errno value that ended the
+     * connection. */
     enum path_test_stage stage;
     int error;
     double rtt_us;          /* the caller's: the shortest of some; 0: not known */
-    double out_bps, in_bps; /* the caller's: bytes per second, from it and to it */
+    double out_bps, in_bps; /* bytes per second, from the caller and to the caller */
 };
 
 void path_test_run(struct path_test *m);

@@ -62,7 +62,7 @@ static bool is_narrow(const json_t *pair, const struct path_figures *f)
 {
     double bps = fact_number(pair, "bps");
     double usual = f->bps < BANDWIDTH_SURE ? f->bps : BANDWIDTH_SURE;
-    bool beside = f->n > 2 && !json_is_true(fact_at(pair, "local")); /* else it is the CPUs' */
+    bool beside = f->n > 2 && !json_is_true(fact_at(pair, "local")); /* not the CPUs */
     return !has_failed(pair) &&
            ((beside && bps < BANDWIDTH_SHARE * usual) || bps < BANDWIDTH_LEAST);
 }
@@ -72,7 +72,7 @@ static bool is_bad(const json_t *pair, const struct path_figures *f)
     return has_failed(pair) || is_late(pair, f) || is_narrow(pair, f);
 }
 
-/* How many times worse than usual. */
+/* The factor by which a path is worse than usual. */
 static double badness(const json_t *pair, const struct path_figures *f)
 {
     double late = f->rtt_us > 0 ? fact_number(pair, "rtt_us") / f->rtt_us : 1;
@@ -158,7 +158,7 @@ int paths_suspects(const json_t *pairs, int nnodes, int (*out)[2], int max)
     return n;
 }
 
-/* How a path is bad, in words. */
+/* Describes the fault of a path. */
 static void describe_path(const json_t *pair, const struct path_figures *f, char out[256])
 {
     double rtt = fact_number(pair, "rtt_us"), bps = fact_number(pair, "bps");
@@ -299,7 +299,7 @@ void paths_check_reach(const struct paths *x)
         const char *remedy = explain(error, why);
         bool it = is_guilty(x->pairs, &f, to, does_not_reach);
         bool they = is_guilty(x->pairs, &f, from, does_not_reach);
-        if (they && !it) { /* who reaches nobody is what is wrong */
+        if (they && !it) { /* a node that reaches no other node is at fault itself */
             if (!named[from])
                 problems_add(x->out, x->check, x->stops, other, remedy,
                              "it does not reach %s at %s: %s", fact_text(one, "host"),

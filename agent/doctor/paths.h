@@ -26,7 +26,7 @@ bool paths_figures(const json_t *pairs, struct path_figures *out);
 /* The checks. */
 struct paths {
     const json_t *nodes, *pairs;
-    const char *check; /* its name, and whether workers would not run well */
+    const char *check; /* the fault's name, and whether workers would not run well */
     bool stops;
     struct problems *out;
 };

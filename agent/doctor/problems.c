@@ -78,7 +78,7 @@ char *problems_text(const struct problems *all)
         while (!is_same(&all->p[k], p))
             k++;
         if (k < i)
-            continue; /* it is in an earlier line */
+            continue; /* an earlier line has this problem */
         print_nodes(f, all, i);
         fprintf(f, "%s: %s; %s\n", p->check, p->text, p->remedy);
     }

@@ -1,4 +1,4 @@
-/* problems.h: what is wrong with nodes, in words. */
+/* problems.h: the list of the faults found on nodes, as text. */
 #ifndef AGENT_DOCTOR_PROBLEMS_H
 #define AGENT_DOCTOR_PROBLEMS_H
 
@@ -8,7 +8,7 @@
 #include <stddef.h>
 
 struct problem {
-    const char *check; /* its name in the table */
+    const char *check; /* the check's name in the table */
     bool stops;        /* workers would not run well: --preflight takes the node out */
     int node, other;   /* group ranks; other: of the path's other end, or -1 */
     char host[256], text[384], remedy[256];
@@ -19,7 +19,8 @@ struct problems {
     size_t n;
 };
 
-/* Adds one of this node, by its facts. Valid until the next one is added. */
+/* Adds a problem of this node, which its facts show. The result is valid until the next problem is
+ * added. */
 struct problem *problems_add(struct problems *all, const char *check, bool stops,
                              const json_t *node, const char *remedy, const char *fmt, ...)
     __attribute__((format(printf, 6, 7)));

@@ -125,7 +125,8 @@ static bool loader_of(const char *path, char out[PATH_MAX])
     return false;
 }
 
-/* What a line of the loader's says is missing, for glibc and musl; NULL: nothing. */
+/* Returns the library that a line of the loader (glibc's or musl's) reports as missing; NULL:
+ * none. */
 static const char *missing_in(char *line)
 {
     static const char *const errors[] = {"error while loading shared libraries: ",

@@ -19,7 +19,7 @@
 #include "core/fd.h"
 #include "core/mem.h"
 
-/* What is asked for. */
+/* The workers and the facts that the question asks for. */
 struct question {
     struct inspect_worker *workers;
     size_t n;
@@ -69,7 +69,8 @@ static void finish(struct sample *s)
     put(s);
 }
 
-/* What NCCL and PyTorch say of its operations. The service is asked once for all workers. */
+/* Adds what NCCL and PyTorch report about a worker's operations. NCCL's service is asked once for
+ * all workers. */
 static void ask_libraries(struct sample *s)
 {
     static struct nccl_ras ras;
@@ -149,7 +150,7 @@ static bool next_line(char line[INSPECT_LINE_MAX])
     return true;
 }
 
-/* 0, or -1 after saying what is wrong. */
+/* 0, or -1 after a line about the fault. */
 static int read_question(struct question *q)
 {
     char line[INSPECT_LINE_MAX];

@@ -12,15 +12,15 @@
  * such process, or it is a zombie. */
 bool kernel_side_read(struct sample *s);
 
-/* Where the main thread of a process is at this moment. */
+/* The place of a process's main thread at this moment. */
 enum kernel_side_place {
     KERNEL_SIDE_CPU,
-    KERNEL_SIDE_DATA,    /* it sleeps: state D, or in a system call that is not of a socket */
+    KERNEL_SIDE_DATA, /* the thread sleeps: state D, or a system call that is not about a socket */
     KERNEL_SIDE_NETWORK, /* in a system call of a socket */
     KERNEL_SIDE_PLACES,
-    KERNEL_SIDE_UNKNOWN, /* it has ended, or is stopped */
+    KERNEL_SIDE_UNKNOWN, /* the process has ended, or is stopped */
 };
-/* `call`, of SAMPLE_TEXT_MAX bytes: what it sleeps in, "read of a pipe"; "". */
+/* `call`, of SAMPLE_TEXT_MAX bytes: the call in which the thread sleeps, "read of a pipe"; "". */
 enum kernel_side_place kernel_side_place(int pid, char *call);
 
 /* The CPU time of all threads of a process; 0: there is none. */

@@ -37,21 +37,22 @@ struct inspect_worker {
     bool recorded;
 };
 
-/* Both sides begin with it: the number of the protocol. */
+/* The first line of both sides: the number of the protocol. */
 void inspect_put_version(struct buf *b);
 void inspect_put_worker(struct buf *b, const struct inspect_worker *w);
 void inspect_put_sample(struct buf *b, const struct sample *s);
 
-/* Reads "look ...". False: it is something else. */
+/* Reads "look ...". False: the line is another one. */
 bool inspect_get_worker(const char *line, struct inspect_worker *w);
 
 /* Whether the line is the first one of a peer of the same protocol; -EPROTO: what it is instead. */
 int inspect_check_version(const char *line, struct err *e);
 
-/* An answer as it comes, in pieces of any size. */
+/* Reads an answer in pieces of any size. */
 struct inspect_reader {
-    struct samples *all;                         /* borrowed; complete samples are appended */
-    bool (*asked)(void *arg, int rank, int pid); /* about this worker; others are refused */
+    struct samples *all; /* borrowed; complete samples are appended */
+    bool (*asked)(void *arg, int rank,
+                  int pid); /* the worker asked about; lines about others are refused */
     void *arg;
     struct sample now;
     bool greeted, open;
@@ -63,7 +64,8 @@ struct inspect_reader {
         .all = (all_), .asked = (asked_), .arg = (arg_) \
     }
 
-/* 0; -EPROTO: which line is no answer. Nothing may be read after that; what was complete stays. */
+/* 0; -EPROTO, with a text that names the line that is no answer. Nothing may be read after that
+ * error; complete samples stay. */
 int inspect_read(struct inspect_reader *r, const void *p, size_t n, struct err *e);
 void inspect_reader_fini(struct inspect_reader *r); /* drops an incomplete sample */
 

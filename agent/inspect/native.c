@@ -31,7 +31,7 @@ enum { REGS = 1, REG_FP = -1, REG_SP = -1, REG_PC = -1 };
 #endif
 
 struct registers {
-    uint64_t r[REGS], sp, pc, fp; /* fp: 0 when it is not known */
+    uint64_t r[REGS], sp, pc, fp; /* fp: 0 when not known */
     bool all;                     /* else only sp and pc are known */
 };
 
@@ -41,11 +41,11 @@ struct native {
     pid_t pid;
     Dwfl *dwfl;
     struct registers regs; /* of the present thread */
-    size_t stack_len;      /* of its copied stack, which begins at regs.sp */
-    uint64_t page_at;      /* memory that was read beside it; 0: none */
+    size_t stack_len;      /* of the thread's copied stack, which begins at regs.sp */
+    uint64_t page_at;      /* memory that was read beside the stack; 0: none */
     uint8_t stack[STACK_BYTES], page[PAGE];
     struct sample_thread *thread;
-    bool whole; /* its outermost frame was reached */
+    bool whole; /* the thread's outermost frame was reached */
 };
 
 /* ------------------------------------------------------------------------------------ registers */
@@ -126,7 +126,7 @@ static int read_stopped(struct native *n, int tid, uint32_t *stopped_us)
         return errno;
     uint64_t from = mono_ns();
     int rc = ptrace(PTRACE_INTERRUPT, tid, 0, 0) < 0 ? errno : await_stop(tid, &signo);
-    if (rc) /* it is let go when this process ends */
+    if (rc) /* the thread runs on when this process ends */
         return rc;
     if (ptrace(PTRACE_GETREGSET, tid, (void *)1, &iov) < 0) { /* NT_PRSTATUS */
         rc = errno;
@@ -225,7 +225,7 @@ static void put_name(const char *name, char out[160])
         *end = '\0';
 }
 
-/* Where the program proper begins, and where a thread does. */
+/* The functions in which the program proper, and a thread, begin. */
 static bool is_outermost(const char *name)
 {
     static const char *const names[] = {"main",   "_start",  "start_thread", "clone",

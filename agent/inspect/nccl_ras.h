@@ -17,7 +17,7 @@
 struct nccl_ras {
     struct nccl_ras_rank {
         int pid;
-        struct sample_op op; /* open: it has launched what others have not */
+        struct sample_op op; /* open: the process has launched an operation that others have not */
     } * ranks;
     size_t n;
 };
@@ -27,7 +27,7 @@ struct nccl_ras {
 void nccl_ras_ask(struct nccl_ras *r, const char *address);
 /* Reads the service's answer. False: malformed; nothing is known then. */
 bool nccl_ras_parse(struct nccl_ras *r, const char *json, size_t len);
-/* NULL: nothing is known of it. */
+/* NULL: nothing is known of the process. */
 const struct sample_op *nccl_ras_of(const struct nccl_ras *r, int pid);
 void nccl_ras_fini(struct nccl_ras *r);
 

@@ -27,7 +27,7 @@ struct pickle {
     const struct pickle_value *root;
 };
 
-/* What opcodes leave on the stack beside values. */
+/* Entries of the stack that are no values. */
 static const struct pickle_value mark_value, list_maker;
 
 static void *place(struct pickle *p)
@@ -98,7 +98,7 @@ static void add_item(struct pickle *p, struct pickle_value *to, const struct pic
     to->n++;
 }
 
-/* Where the values behind the newest mark begin. */
+/* Returns where the values behind the newest mark begin. */
 static size_t behind_mark(struct pickle *p)
 {
     size_t i = p->depth;

@@ -17,7 +17,7 @@ enum pickle_type {
     PICKLE_BOOL,
     PICKLE_INT,
     PICKLE_FLOAT,
-    PICKLE_STRING, /* its bytes are those of the input */
+    PICKLE_STRING, /* the text's bytes are those of the input */
     PICKLE_LIST,   /* or a tuple */
     PICKLE_DICT,
 };
@@ -48,12 +48,13 @@ struct pickle_item {
 
 struct pickle;
 
-/* NULL: it is malformed, holds something else, or is too large. The values borrow the input. */
+/* NULL: the input is malformed, holds other data, or is too large. The values borrow the input. */
 struct pickle *pickle_read(const void *data, size_t len);
 const struct pickle_value *pickle_root(const struct pickle *p);
 void pickle_free(struct pickle *p); /* NULL is allowed */
 
-/* What a dict has under the key, or NULL; NULL if v is no dict, or NULL. */
+/* Returns the dict's value under the key; NULL: the dict lacks the key, v is no dict, or v is
+ * NULL. */
 const struct pickle_value *pickle_get(const struct pickle_value *v, const char *key);
 /* A number, or `without` if v is none. */
 int64_t pickle_number(const struct pickle_value *v, int64_t without);

@@ -16,10 +16,11 @@ struct py_spy {
 /* $PYSPY_BIN; NULL: the one in PATH is taken. */
 const char *py_spy_named(void);
 
-/* False: it cannot be started. */
+/* Starts py-spy. False: py-spy cannot be started. */
 bool py_spy_start(struct py_spy *p, int pid);
 
-/* Waits for its end, and adds the frames to the sample's threads. False: it failed. */
+/* Waits for the end of py-spy, and adds the frames to the sample's threads. False: py-spy
+ * failed. */
 bool py_spy_finish(struct py_spy *p, struct sample *s);
 
 #endif

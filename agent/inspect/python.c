@@ -155,7 +155,7 @@ static bool look_at_map(void *arg, const struct remote_map *m)
         return true;
     py->kind = at && py->minor >= FIRST_FIXED ? PYTHON_FIXED : PYTHON_OLD;
     py->runtime = at;
-    return !at; /* a program can have it in a library */
+    return !at; /* the section may be in a library */
 }
 
 void python_find(int pid, struct python *out)
@@ -207,8 +207,11 @@ static bool get_str(const struct reader *r, uint64_t obj, char *out, size_t cap)
         if (!compact || (kind != 1 && kind != 2 && kind != 4))
             continue;
         size_t n = length < SAMPLE_TEXT_MAX ? (size_t)length : SAMPLE_TEXT_MAX, len = 0;
-        uint64_t wide = ascii ? 0 : r->minor < 12 ? 24 : 16; /* what others have in front */
-        uint64_t skip = length - n;                          /* of a long path the end says more */
+        uint64_t wide = ascii ? 0
+                        : r->minor < 12
+                            ? 24
+                            : 16;   /* the fields in front of it that other versions have */
+        uint64_t skip = length - n; /* of a long path the end says more */
         uint64_t at = obj + r->off[STR_ASCII_SIZE] + wide + skip * kind;
         if (!remote_get(r->pid, at, raw, n * kind))
             return false;

@@ -14,16 +14,16 @@
 
 enum python_kind {
     PYTHON_NONE,     /* not a Python program */
-    PYTHON_READABLE, /* it publishes its offsets, in a layout that is known */
+    PYTHON_READABLE, /* the interpreter publishes its offsets, in a known layout */
     PYTHON_FIXED,    /* 3.11 and 3.12 */
     PYTHON_OLD,      /* 3.8 to 3.10 */
-    PYTHON_OTHER,    /* one that this reader does not know */
+    PYTHON_OTHER,    /* a version that this reader does not know */
 };
 
 struct python {
     enum python_kind kind;
     int major, minor; /* 0: not known */
-    uint64_t runtime; /* READABLE, FIXED: its address, where a table is, too */
+    uint64_t runtime; /* READABLE, FIXED: address of the section, which may have a table */
 };
 
 void python_find(int pid, struct python *out);

@@ -10,12 +10,12 @@
 /* Copies memory of the process; no other thread of it notices. Returns how many bytes could be
  * read, from the beginning; -errno if none could. */
 ssize_t remote_read(pid_t pid, uint64_t addr, void *out, size_t n);
-/* All of it, or false. */
+/* Copies all bytes, or returns false. */
 bool remote_get(pid_t pid, uint64_t addr, void *out, size_t n);
 
 struct remote_map {
     uint64_t start, end, offset;
-    char path[512]; /* as the process names it; "": no file */
+    char path[512]; /* the file's name in the process's mappings; "": no file */
 };
 /* Calls each() for its mappings until it returns false. 0 or -errno. */
 int remote_maps(pid_t pid, bool (*each)(void *arg, const struct remote_map *m), void *arg);
@@ -23,11 +23,11 @@ int remote_maps(pid_t pid, bool (*each)(void *arg, const struct remote_map *m), 
 /* The environment with which the process was started: strings, each with its NUL, then one more
  * NUL. To be freed; NULL: it cannot be read. */
 char *remote_environ(pid_t pid);
-/* The value of a variable in it, or NULL. */
+/* The value of a variable in such an environment, or NULL. */
 const char *remote_env(const char *environment, const char *name);
 
-/* Where the section of the ELF file that begins in this mapping is in the process's memory; 0: it
- * has no such section. */
+/* The address, in the process, of a section of the ELF file that begins in this mapping; 0: the
+ * file has no such section. */
 uint64_t remote_section(pid_t pid, const struct remote_map *m, const char *section);
 
 #endif

@@ -98,7 +98,7 @@ void samples_sort(struct samples *all)
 
 /* ------------------------------------------------------------------------------------- encoding */
 
-/* The stacks of a message. Each is there once, since most ranks are in the same places. */
+/* The stacks of a message, each of them once, since most ranks are in the same places. */
 struct stacks {
     struct map numbers; /* a stack's encoding -> its number, plus one */
     struct buf list;
@@ -199,7 +199,7 @@ void samples_encode_within(struct buf *b, const struct samples *all, size_t most
     }
 }
 
-/* The stacks of a message, each where it begins there. */
+/* The stacks of a message, as pointers into the message. */
 struct got_stacks {
     struct rd *at;
     uint32_t n;

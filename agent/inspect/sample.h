@@ -9,11 +9,11 @@
 
 #include "core/bytes.h"
 
-#define SAMPLE_FRAMES_MAX  256 /* of one thread; the outer ones are left out */
-#define SAMPLE_THREADS_MAX 64  /* of one worker; further ones are counted only */
-#define SAMPLE_TEXT_MAX    256 /* one frame, or what one thread waits in */
-/* What the threads of all samples of messages take. A message has each stack once, however many
- * threads are in it: without a limit one of 4 MiB could become gigabytes. */
+#define SAMPLE_FRAMES_MAX  256 /* frames of one thread; further outer frames are left out */
+#define SAMPLE_THREADS_MAX 64  /* threads of one worker; further threads are counted only */
+#define SAMPLE_TEXT_MAX    256 /* bytes of one frame, or of the call in which a thread waits */
+/* The bytes that the threads of all samples of a message may take. A message has each stack once,
+ * however many threads are in it: without a limit one of 4 MiB could become gigabytes. */
 #define SAMPLES_BYTES_MAX (256u << 20)
 
 struct sample_thread {
@@ -30,10 +30,10 @@ struct sample_thread {
 /* The worker's last collective operation, from its flight recorder in the launcher's segment, else
  * as NCCL or PyTorch says. */
 struct sample_op {
-    uint64_t number; /* of all that it has begun; 0: it has begun none */
+    uint64_t number; /* number among all operations of the worker; 0: none has begun */
     uint64_t group, seq;
-    uint64_t age_ms;            /* since it began if it is open, else since it ended */
-    bool open;                  /* it has not ended */
+    uint64_t age_ms;            /* since the beginning of an open operation, else since its end */
+    bool open;                  /* the operation has not ended */
     bool reported;              /* by NCCL or PyTorch, which may not answer for the next sample */
     char text[SAMPLE_TEXT_MAX]; /* "all_reduce of 3 f32 (sum)" */
 };
@@ -46,8 +46,8 @@ struct sample {
     uint64_t cpu_ms, io_bytes;  /* since the worker started */
     uint32_t stopped_us;        /* how long a thread was stopped for the sample; 0: none was */
     struct sample_op op;
-    bool active;  /* with --hang_after: it has not been silent for unusually long */
-    bool silent;  /* its node has not answered; not encoded */
+    bool active;  /* with --hang_after: the worker has not been silent for unusually long */
+    bool silent;  /* the worker's node has not answered; not encoded */
     int nthreads; /* in `threads` */
     int more_threads;
     struct sample_thread *threads; /* owned; the main thread first */
@@ -68,7 +68,7 @@ bool sample_is_libc(const char *text);
 struct sample_thread *sample_add_thread(struct sample *s, int tid);
 /* Takes a copy of the text. The innermost frame is added last. */
 void sample_add_frame(struct sample_thread *t, const char *text);
-/* Turns round what was added the innermost frame first. */
+/* Reverses frames that were added the innermost first. */
 void sample_reverse(struct sample_thread *t);
 void sample_drop_frames(struct sample_thread *t);
 
@@ -77,8 +77,8 @@ void samples_fini(struct samples *all);
 void samples_sort(struct samples *all); /* by rank */
 
 void samples_encode(struct buf *b, const struct samples *all);
-/* The same, so that b has `most` bytes at most: threads are left out of the samples, the last ones
- * of each first, and their notes say so. */
+/* Encodes samples so that b has `most` bytes at most: threads are left out of the samples, the last
+ * ones of each first, and their notes say so. */
 void samples_encode_within(struct buf *b, const struct samples *all, size_t most);
 /* Appends to *all. False: malformed; some may have been appended. Threads for which there is no
  * room any more (SAMPLES_BYTES_MAX) are counted only, and the sample's note says so. */

@@ -20,7 +20,8 @@ static bool is_message(const struct pickle_value *entry)
     return pickle_number(pickle_get(entry, "is_p2p"), 0) != 0;
 }
 
-/* By its own state, or because a later one of its group has: not all backends write the former. */
+/* An operation has ended by its own state, which not all backends write, or because a later one of
+ * its group has ended. */
 static bool has_ended(const struct pickle_value *root, const struct pickle_value *entry)
 {
     char state[16], group[24];
@@ -108,7 +109,8 @@ static bool read_dump(const char *path, struct sample_op *out)
     uint64_t written = (uint64_t)st.st_mtim.tv_sec * SECOND + (uint64_t)st.st_mtim.tv_nsec;
     if (now > written + TORCH_RECORDER_FRESH_S * SECOND)
         return false;
-    /* Not mapped: a file that becomes shorter meanwhile would be a SIGBUS. */
+    /* The file is read, not mapped: a mapped file that becomes shorter meanwhile would be a
+     * SIGBUS. */
     size_t len = (size_t)st.st_size;
     void *dump = malloc(len);
     bool good = dump && pread(fd, dump, len, 0) == (ssize_t)len &&
@@ -126,7 +128,7 @@ static void ask(const char *path)
         (void)!write(fd, "1", 1);
 }
 
-/* Where a dump may be, in `root` and below it. False: that is not set. */
+/* Writes the path at which a dump may be, in `root` and below it. False: the path is not set. */
 static bool look_in(const char *root, const char *below, struct sample *s)
 {
     char path[4096];
@@ -134,8 +136,9 @@ static bool look_in(const char *root, const char *below, struct sample *s)
     return root && read_dump(path, &s->op);
 }
 
-/* Unless it is told where, PyTorch writes into the user's cache, newer versions into that of XDG.
- * Those that write into /tmp have to be told: a file of that name there may be anybody's. */
+/* Without a path in the environment PyTorch writes into the user's cache, newer versions into that
+ * of XDG. Versions that write into /tmp need the path in the environment: a file of that name in
+ * /tmp may be anybody's. */
 static bool look_for_dump(const char *environment, struct sample *s)
 {
     const char *file = remote_env(environment, "TORCH_FR_DUMP_TEMP_FILE");

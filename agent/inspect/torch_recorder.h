@@ -1,13 +1,13 @@
 /* torch_recorder.h: what PyTorch's flight recorder says of a worker's operations, where the user
  * has set TORCH_NCCL_DEBUG_INFO_PIPE_FILE: the worker writes a dump when a byte comes through that
- * pipe, within a second or so, by a thread of its own. It is asked when samples are taken; the dump
- * helps those that follow. */
+ * pipe, within a second or so, by a thread of its own. dlaunch asks for a dump when samples are
+ * taken; the dump serves the next samples. */
 #ifndef AGENT_INSPECT_TORCH_RECORDER_H
 #define AGENT_INSPECT_TORCH_RECORDER_H
 
 #include "agent/inspect/sample.h"
 
-#define TORCH_RECORDER_FRESH_S 3 /* an older dump says nothing of what is now */
+#define TORCH_RECORDER_FRESH_S 3 /* an older dump does not describe the present */
 
 /* The operation in a dump that the worker waits in, the oldest that has not ended, else its newest
  * one. now_ns: CLOCK_REALTIME. False: it has none, or cannot be read. */

@@ -37,7 +37,7 @@ static void take_gathered(struct mpi *m, struct rd values, int nnodes)
         pmix_gathered(m->pmix, values, nnodes);
 }
 
-/* On one node its own value is all there is. */
+/* On one node its own value is the only one. */
 static void on_fence(void *arg, const void *value, size_t len)
 {
     struct mpi *m = arg;

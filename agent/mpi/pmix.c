@@ -41,7 +41,7 @@ enum note_kind {
 struct note {
     struct note *next;
     enum note_kind kind;
-    char nspace[PMIX_NAME_MAX + 1]; /* of the round that it belongs to */
+    char nspace[PMIX_NAME_MAX + 1]; /* of the note's round */
     uint32_t rank;
     int status;          /* NOTE_ABORT, NOTE_FOUND */
     struct buf data;     /* NOTE_FENCE, NOTE_FOUND */
@@ -63,7 +63,7 @@ struct pmix {
     char run_id[48];
     char folder[256];               /* of temporary files; "": none */
     char session[272];              /* the folder in it that ranks empty when they end */
-    int folder_fd;                  /* holds its lock */
+    int folder_fd;                  /* holds the folder's lock */
     char nspace[PMIX_NAME_MAX + 1]; /* of the round; "": none is registered */
     int nranks, base_rank, world_size;
     bool oversubscribed;
@@ -199,7 +199,7 @@ static void reply_with(struct note *n, int status, struct buf *b)
     *b = (struct buf)BUF_INIT;
 }
 
-/* True: it is kept. */
+/* True: the note is kept. */
 static bool take_note(struct pmix *p, struct note *n)
 {
     struct buf none = BUF_INIT;
@@ -268,7 +268,7 @@ void pmix_ready(struct pmix *p)
 {
     uint64_t count;
     if (read(p->wake, &count, sizeof(count)) < 0)
-        return; /* there is nothing, and was nothing when it was written last */
+        return; /* no note is queued */
     pthread_mutex_lock(&p->lock);
     struct note *n = p->first;
     p->first = NULL;
@@ -541,7 +541,7 @@ static void end_round(struct pmix *p)
     if (p->nspace[0] && !p->spoilt)
         deregister(p);
     p->nspace[0] = '\0';
-    note_free(p->fence); /* libpmix has given it up with the ranks */
+    note_free(p->fence); /* libpmix has given the namespace up with the ranks */
     notes_free(p->modexes);
     p->fence = p->modexes = NULL;
     free(p->presence);
@@ -553,7 +553,7 @@ static void end_round(struct pmix *p)
 
 /* ----------------------------------------------------------------------------------- the server */
 
-/* In memory where that can be had: Open MPI's shared memory is in it, too. */
+/* The folder is in memory where that can be had: Open MPI puts its shared memory there, too. */
 static int make_folder(struct pmix *p, struct err *e)
 {
     const char *tmp = getenv("TMPDIR"), *place = "/dev/shm";
@@ -654,7 +654,7 @@ int pmix_begin(struct pmix *p, const struct rank_table *t, int group_rank, bool 
                                    p->api.PMIx_Error_string(rc));
 }
 
-/* Unless the user has set it. */
+/* Sets the variable unless the user has set it. */
 static void env_add(char ***env, const char *name, const char *value)
 {
     size_t n = 0;
@@ -679,7 +679,7 @@ int pmix_env(struct pmix *p, int local_rank, char ***out, struct err *e)
     /* Open MPI 4 asks the PMIx server only if it believes to know the launcher; as under jsrun, it
      * leaves the CPUs to it. */
     env_add(out, "JSM_JSRUN_PORT", "1");
-    if (p->oversubscribed) /* its ranks then yield the CPU while they wait, as under mpirun */
+    if (p->oversubscribed) /* ranks then yield the CPU while they wait, as under mpirun */
         env_add(out, "OMPI_MCA_mpi_oversubscribe", "1");
     /* By default, Open MPI's shared memory has the same names under two launchers on one host,
      * and outlives ranks that are killed. vader is the name in Open MPI 4, sm in Open MPI 5. */
@@ -722,7 +722,7 @@ void pmix_free(struct pmix *p)
     if (p->folder[0])
         fs_remove_tree(p->folder);
     if (p->up)
-        return; /* its thread goes on until the process ends */
+        return; /* libpmix's thread goes on until the process ends */
     close_fd(&p->folder_fd);
     close_fd(&p->wake);
     notes_free(p->first);

@@ -40,8 +40,8 @@ int pmix_env(struct pmix *p, int local_rank, char ***out, struct err *e);
 /* The values of on_fence() of all nodes. */
 void pmix_gathered(struct pmix *p, struct rd values, int nnodes);
 
-/* Another node asks for the data of a rank of this one: on_modex_found brings them, unless the rank
- * is not here. */
+/* Passes on another node's question for the data of a rank of this node: on_modex_found brings the
+ * data, unless the rank is not here. */
 void pmix_modex(struct pmix *p, int rank, uint64_t id, const struct node_id *from);
 /* Answers on_modex. */
 void pmix_modex_found(struct pmix *p, uint64_t id, const void *data, size_t len);

@@ -81,7 +81,7 @@ struct pmix_module {
     void *publish, *lookup, *unpublish;
     int (*spawn)(const struct pmix_name *who, const struct pmix_item *, size_t, const void *apps,
                  size_t napps, void *, void *);
-    void *unused[32]; /* connect to client_connected2, and what later versions add */
+    void *unused[32]; /* connect to client_connected2, and functions of later versions */
 };
 
 /* Return type, name, parameters. */
@@ -104,7 +104,7 @@ struct pmix_api {
 #undef PMIX_MEMBER
 };
 
-/* Loads the library. It stays loaded. */
+/* Loads the library, which stays loaded. */
 int pmix_api_load(struct pmix_api *api, struct err *e);
 
 #endif

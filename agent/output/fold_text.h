@@ -11,7 +11,7 @@
 
 #define FOLD_NUMBERS_MAX 256 /* in which two texts may differ */
 
-struct fold_number; /* one that is not the same in all */
+struct fold_number; /* a number that differs between the texts */
 
 struct fold_text {
     uint8_t *text; /* the first */
@@ -20,14 +20,15 @@ struct fold_text {
     size_t nnumbers;
 };
 
-/* The same for texts that differ in numbers only. seed: texts with another seed do not count. */
+/* Returns a hash that is equal for texts that differ in numbers only. seed: part of the hash. */
 uint64_t fold_text_hash(const uint8_t *p, size_t len, uint64_t seed);
 
 void fold_text_init(struct fold_text *t, const uint8_t *p, size_t len); /* copies it */
 void fold_text_fini(struct fold_text *t);
 size_t fold_text_bytes(const struct fold_text *t); /* of memory */
 
-/* Whether this one differs in numbers only. note: its numbers count from now on. */
+/* Whether the text differs from the others in numbers only. note: includes the numbers of the text
+ * from now on. */
 bool fold_text_alike(struct fold_text *t, const uint8_t *p, size_t len, bool note);
 
 enum fold_side {

@@ -342,7 +342,7 @@ void log_dir_close(struct log_dir *d)
 /* ------------------------------------------------------------------------------------ patiently */
 
 struct errand {
-    struct log_dir d; /* a copy, which the caller takes back when it is done */
+    struct log_dir d; /* a copy, which the caller takes back when the call has returned */
     int n, first, nproc, rc;
     log_dir_path *dirs;
     struct err e;

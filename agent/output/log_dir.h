@@ -28,12 +28,12 @@
 struct log_dir {
     char run[512];     /* the run directory; "": no files at all (--log_dir /dev/null) */
     char attempt[544]; /* the current attempt's directory */
-    bool base_is_ours; /* the run directory's parent was made for it and goes with it */
+    bool base_is_ours; /* the run directory's parent was made, and is removed, with it */
     bool flat;         /* no directories in the run directory */
     bool shared;       /* flat: the run directory is the user's, for all agents */
-    char prefix[16];   /* shared: what the names of this agent's files begin with */
+    char prefix[16];   /* shared: the prefix of the names of this agent's files */
     int last_flat;     /* number of the last attempt; -1: none */
-    int lock_fd;       /* flat: the directory, locked; -1: it cannot be locked here */
+    int lock_fd;       /* flat: the directory, locked; -1: locks do not work here */
 };
 
 /* base NULL: a fresh torchelastic_XXXXXXXX under TMPDIR. "/dev/null": no files. Else it is made as
@@ -65,9 +65,10 @@ const char *log_dir_file(const struct log_dir *d, int local_rank, const char *na
 /* Removes the run directory when nothing but empty directories is in it. */
 void log_dir_close(struct log_dir *d);
 
-/* The same for the loop, which cannot wait for good for the directory's server: -ETIMEDOUT, or
- * nothing, when it has not answered within LOG_DIR_MS. log_dir_next_patiently() is log_dir_left()
- * of workers that start again, whose folders `dirs` has, and log_dir_attempt(). */
+/* Functions for the loop, which cannot wait for good for the directory's server, with the effects
+ * of those above: -ETIMEDOUT, or nothing, when it has not answered within LOG_DIR_MS.
+ * log_dir_next_patiently() is log_dir_left() of workers that start again, whose folders `dirs` has,
+ * and log_dir_attempt(). */
 struct patient;
 #define LOG_DIR_MS 5000
 typedef char log_dir_path[FAILURE_PATH_MAX];

@@ -47,17 +47,18 @@ int stdio_worker_open(struct stdio_pump *p, int local_rank, const struct stdio_r
  * called. */
 void stdio_worker_exited(struct stdio_pump *p, int local_rank);
 
-/* The last lines it wrote to stderr, terminated: at most STDIO_TAIL_LINES, whole ones that fit, of
- * a last line that does not fit the end. As a terminal would have left them: of a line written over
- * with carriage returns what was there at last, colours taken off, other control characters shown.
- * After on_drained, until the next worker of that local rank is opened. Returns the length. */
+/* Copies the last lines that the worker wrote to stderr, terminated: at most STDIO_TAIL_LINES,
+ * whole ones that fit, of a last line that does not fit the end. As a terminal would have left
+ * them: of a line written over with carriage returns what was there at last, colours taken off,
+ * other control characters shown. After on_drained, until the next worker of that local rank is
+ * opened. Returns the length. */
 size_t stdio_worker_tail(struct stdio_pump *p, int local_rank, char *out, size_t cap);
 
-/* When the worker's first output was read (CLOCK_MONOTONIC); 0: there is none yet. Until the next
- * worker of that local rank is opened. */
+/* The time at which the worker's first output was read (CLOCK_MONOTONIC); 0: none yet. Valid until
+ * the next worker of that local rank is opened. */
 uint64_t stdio_worker_first_ns(struct stdio_pump *p, int local_rank);
 
-/* When its newest output was read; 0: there is none yet. */
+/* The time at which the worker's newest output was read; 0: none yet. */
 uint64_t stdio_worker_last_ns(struct stdio_pump *p, int local_rank);
 
 /* The attempt's directory for filtered_stdout.log and filtered_stderr.log, for the workers opened
@@ -67,8 +68,9 @@ void stdio_set_filtered_dir(struct stdio_pump *p, const char *dir);
 /* One finished line of dlaunch's own, for log_set_writer(); any thread. */
 void stdio_write_line(void *pump, const char *line, size_t len);
 
-/* With opts.job. Output of this or another node, for the consoles of this one: they are the job's.
- * False: they have enough until on_room() is called; what came is kept all the same. */
+/* With opts.job: takes output of this or another node for the consoles of this node, which are the
+ * job's. False: the consoles have enough until on_room() is called; the output of this call is kept
+ * all the same. */
 bool stdio_show_job(struct stdio_pump *p, const void *records, size_t n);
 /* A round begins in which the output of so many workers is shown, over all nodes. */
 void stdio_begin_job(struct stdio_pump *p, int nshown);

@@ -32,7 +32,7 @@
 struct console_record {
     struct stdio_label *who; /* one reference; NULL: dlaunch itself */
     uint32_t len;
-    bool cont; /* begins within a line that the record before it left unfinished */
+    bool cont; /* begins within the unfinished line of the record before it */
 };
 
 static const char RESET[] = "\x1b[m";
@@ -85,8 +85,8 @@ bool console_pending(const struct console *c)
     return c->first.len || c->saved.len || c->ring_len || c->own_lost || c->gap[0].bytes;
 }
 
-/* Whether its reader is waited for. A terminal's is not: it may be stopped (Ctrl-S) or forgotten in
- * a window, and the job is to go on. Nor is a disk that is full. */
+/* Whether output waits for the console's reader. It does not wait for a terminal, which may be
+ * stopped (Ctrl-S) or forgotten in a window while the job has to go on, nor for a full disk. */
 static bool waits(const struct console *c)
 {
     return !c->tty && !c->error;
@@ -273,7 +273,7 @@ static void console_make_room(struct console *c, size_t need)
         size_t len = record_at(c, 0)->len;
         bool ends_line = c->nrecords < 2 || !record_at(c, 1)->cont;
         console_drop(c, len, !ends_line);
-        while (c->nrecords && record_at(c, 0)->cont) { /* what is left of its last line */
+        while (c->nrecords && record_at(c, 0)->cont) { /* the rest of the console's last line */
             size_t rest = rest_of_line(c, record_at(c, 0)->len);
             console_drop(c, rest ? rest : record_at(c, 0)->len, !rest);
         }
@@ -331,7 +331,7 @@ static void declare_gap(struct console *c)
 
 /* -------------------------------------------------------------------------------------- writing */
 
-/* The same pipe or terminal with flags of its own, or -1. */
+/* Opens the same pipe or terminal anew, for a descriptor with flags of its own. -1: that fails. */
 static int open_anew(int fd)
 {
     char path[40];
@@ -370,7 +370,7 @@ static int console_fd(const struct console *c)
     return c->own_fd >= 0 ? c->own_fd : c->fd;
 }
 
-/* One write of at most n bytes. 0: it takes nothing now. -errno: it failed. */
+/* Writes once, at most n bytes. 0: the console takes nothing now. -errno: the write failed. */
 static ssize_t write_some(struct console *c, const uint8_t *p, size_t n)
 {
     size_t max = c->kind == CONSOLE_BLOCKING && c->tty ? BLOCKING_TTY_MAX : PIPE_BUF;
@@ -465,7 +465,8 @@ static void console_accept(struct console *c, struct stdio_label *who, const uin
     enqueue(c, who, p, n, cont);
 }
 
-/* Between lines as within one: it does not count for either. */
+/* Resets the colour. The sequence leaves unchanged whether the console's last line is
+ * unfinished. */
 static void reset_colour(struct console *c, uint64_t now_ns)
 {
     uint8_t tail = c->tail_byte, sent = c->sent_byte;

@@ -30,7 +30,7 @@
 #include "agent/output/stdio_label.h"
 #include "core/bytes.h"
 
-#define CONSOLE_GAPS 8 /* workers named in one gap; the others are summed up */
+#define CONSOLE_GAPS 8 /* workers named in one gap; further workers are summed up */
 
 enum console_kind {
     CONSOLE_NEW,    /* not yet written to */
@@ -39,7 +39,7 @@ enum console_kind {
     CONSOLE_STREAM, /* does not block: opened anew, or found so */
     CONSOLE_SOCKET,
     CONSOLE_BLOCKING, /* asked before each write */
-    CONSOLE_JOB,      /* of the job: another node shows what is put there */
+    CONSOLE_JOB,      /* the job's console: another node shows its content */
     CONSOLE_DEAD,
 };
 
@@ -53,12 +53,12 @@ struct console_record; /* a stretch of the backlog that one stream wrote */
 
 struct console {
     int fd;     /* as given; borrowed */
-    int own_fd; /* what is written to when it is another; -1 */
+    int own_fd; /* the descriptor for writes, if another one; -1 */
     enum console_kind kind;
-    bool tty;         /* a terminal: nothing is put there that could move it */
-    bool coloured;    /* what was accepted last leaves a colour on */
+    bool tty;         /* a terminal: control sequences are escaped */
+    bool coloured;    /* the last accepted bytes leave a colour on */
     const char *name; /* "standard output" */
-    int error;        /* why it is dead, or why it takes nothing now (ENOSPC); 0 */
+    int error;        /* why the console is dead, or takes nothing now (ENOSPC); 0 */
     uint64_t retry_ns;
 
     const struct console_job *job; /* of a CONSOLE_JOB, which of the rest has writer, tail_byte */
@@ -83,7 +83,7 @@ struct console {
         struct stdio_label *who; /* the last: NULL, all others */
         uint64_t bytes;
     } gap[CONSOLE_GAPS + 1];
-    int gap_error;     /* why, when it was not slowness */
+    int gap_error;     /* why, if the reason was not slowness */
     uint64_t own_lost; /* bytes of dlaunch's own lines that had no room in `saved` */
 };
 
@@ -94,13 +94,13 @@ void console_fini(struct console *c);
 /* Whether both descriptors lead to the same terminal, pipe, socket or file. */
 bool console_same(int fd_a, int fd_b);
 
-/* False: output to it is discarded. */
+/* False: output to the console is discarded. */
 static inline bool console_takes(const struct console *c)
 {
     return c->kind != CONSOLE_NULL && c->kind != CONSOLE_DEAD;
 }
 
-/* Whether unfinished lines go there, a while after their beginning. */
+/* Whether unfinished lines are shown, a while after their beginning. */
 static inline bool console_wants_partials(const struct console *c)
 {
     return c->tty || c->kind == CONSOLE_JOB;
@@ -135,7 +135,7 @@ static inline bool console_unread(const struct console *c)
 /* The worker has ended: no writer continues its unfinished line. */
 void console_forget(struct console *c, const void *writer);
 
-/* Writes what it takes; to be called when epoll or retry_ns says so. */
+/* Writes as much as the console takes; to be called when epoll or retry_ns says so. */
 void console_flush(struct console *c, uint64_t now_ns);
 bool console_pending(const struct console *c);
 uint64_t console_kept(const struct console *c); /* bytes that the console has not taken yet */

@@ -30,19 +30,20 @@ struct fold_group {
 };
 
 struct fold_rank {
-    struct fold_group *last; /* that it has joined; NULL: none is held */
+    struct fold_group *last; /* group that the worker has joined; NULL: none is held */
     uint64_t window_ns;
-    unsigned alone;   /* of its units, shown in this window */
-    uint64_t pass_ns; /* it is passed over until then */
+    unsigned alone;   /* units of the worker, shown in this window */
+    uint64_t pass_ns; /* the worker is passed over until then */
 };
 
 struct fold {
     struct fold_out out;
     _Atomic int nshown; /* workers whose lines come */
-    bool *hidden;       /* the others, for fold_expect() */
+    bool *hidden;       /* the other workers, for fold_expect() */
     struct fold_rank *ranks;
     int nranks;
-    TAILQ_HEAD(fold_groups, fold_group) groups, ages; /* as they are shown; by due_ns */
+    TAILQ_HEAD(fold_groups, fold_group)
+    groups, ages; /* groups in the order in which they are shown; by due_ns */
     struct fold_groups chains[BUCKETS];
     TAILQ_HEAD(, fold_source) open;
     size_t held;
@@ -358,7 +359,8 @@ static bool begins(const uint8_t *line, size_t len, size_t *margin)
     return len >= n && *margin <= MARGIN_MAX && memcmp(line + *margin, BEGIN, n) == 0;
 }
 
-/* The frames of a traceback are indented; the first line that is not ends it. */
+/* The frames of a traceback are indented; the first line that is not indented ends the
+ * traceback. */
 static bool is_frame(const struct fold_source *s, const uint8_t *line, size_t len)
 {
     return len > s->margin && memcmp(line, s->unit.data, s->margin) == 0 &&

@@ -39,7 +39,7 @@ struct fold_shown {
     const struct rank_set *workers; /* by local rank, */
     int first_rank;                 /* and the rank in the job of local rank 0 */
     const struct fold_text *text;   /* whole lines */
-    uint64_t since_ns;              /* when its first unit came */
+    uint64_t since_ns;              /* when the group's first unit came */
 };
 
 struct fold_out {
@@ -54,18 +54,18 @@ struct fold_source {
     const void *writer; /* as for console_put() */
     struct stdio_label *label;
     struct buf unit;  /* the traceback that has begun */
-    size_t margin;    /* what stands in front of its lines, as PyTorch's "[rank0]: " */
-    uint64_t last_ns; /* when it last grew */
+    size_t margin;    /* text in front of the lines, as PyTorch's "[rank0]: " */
+    uint64_t last_ns; /* when the unit last grew */
     bool open;        /* in the list of the sources with such a traceback */
     TAILQ_ENTRY(fold_source) link;
 };
 
 /* nworkers: of the node. A fold for fold_join() begins with 0; its local ranks are the job's. */
 struct fold *fold_new(const struct fold_out *out, int nworkers);
-void fold_free(struct fold *f); /* NULL is allowed; discards what is held */
+void fold_free(struct fold *f); /* NULL is allowed; discards held units */
 
-/* Whether lines of the worker come here; at first of each one they do. A group waits for no other
- * worker. For the thread that opens workers, and no other. */
+/* Whether lines of the worker come here; at first the lines of every worker do. A group waits for
+ * no other worker. For the thread that opens workers, and no other. */
 void fold_expect(struct fold *f, int local_rank, bool comes);
 
 /* Takes whole lines. Returns how many bytes it took: less than len if the worker is passed over;

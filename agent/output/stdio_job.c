@@ -28,7 +28,7 @@ struct pages {
     size_t bytes;
 };
 
-/* What a rank sends that is no whole unit. */
+/* Output of a rank that is no whole unit. */
 struct sink_rank {
     struct stdio_stream *stream[2]; /* NULL: nothing has come */
     char writer;                    /* its address stands for the rank on the consoles */
@@ -400,7 +400,8 @@ bool stdio_job_take(struct stdio_job *j, uint64_t now_ns)
     return room_again;
 }
 
-/* ----------------------------------------------------------------------------------------- both */
+/* ----------------------------------------------------------------------------------------- source
+ * and sink */
 
 static uint64_t earlier(uint64_t a, uint64_t b)
 {

@@ -40,7 +40,7 @@
 #include "core/bytes.h"
 
 #define STDIO_JOB_PAGE 65536 /* a page ends with the record that makes it as large */
-/* So long after a worker has printed it a line is on the console, unless a machine is slow. */
+/* The time after which a printed line is on the console, unless a machine is slow. */
 #define STDIO_JOB_LATE_NS (2 * FOLD_WINDOW_NS)
 
 struct stdio_job;
@@ -64,25 +64,27 @@ void stdio_job_free(struct stdio_job *j); /* NULL is allowed */
 struct console *stdio_job_console(struct stdio_job *j);
 struct fold *stdio_job_fold(struct stdio_job *j);     /* NULL: lines are not folded */
 void stdio_job_forget(struct stdio_job *j, int rank); /* the worker has ended */
-/* For the agent: the next page; empty: there is none. */
+/* For the agent: returns the next page; empty: there is none. */
 struct buf stdio_job_next_page(struct stdio_job *j);
-/* For the agent: so much of the pages has been taken by a sink. True: workers may have waited for
- * that. */
+/* For the agent: reports that a sink has taken `n` bytes of the pages. True: workers may have
+ * waited for room. */
 bool stdio_job_taken(struct stdio_job *j, size_t n);
 
-/* The sink. For the agent: false: it has enough for now. */
+/* The sink, for the agent: takes a page. False: the sink has enough for now. */
 bool stdio_job_add(struct stdio_job *j, const void *records, size_t n);
 void stdio_job_begin(struct stdio_job *j, int nshown);
-/* Whether something has come, and the consoles take it. */
+/* Whether a page has come, and the consoles have room. */
 bool stdio_job_waits(struct stdio_job *j);
-/* Shows it. True: there is room again. */
+/* Shows the page. True: there is room again. */
 bool stdio_job_take(struct stdio_job *j, uint64_t now_ns);
 
-/* Both. */
+/* For source and sink. */
 uint64_t stdio_job_due_ns(const struct stdio_job *j); /* of stdio_job_show(); 0: never */
 void stdio_job_show(struct stdio_job *j, uint64_t now_ns);
-void stdio_job_show_source(struct stdio_job *j, uint64_t now_ns); /* all that it holds */
-/* The pump ends: shows all that is here, and what has not gone to the agent; streams end. */
+void stdio_job_show_source(struct stdio_job *j,
+                           uint64_t now_ns); /* all units that the fold holds */
+/* Ends both, with the pump: shows all pages that are here, and those that have not gone to the
+ * agent; streams end. */
 void stdio_job_end(struct stdio_job *j, uint64_t now_ns);
 
 #endif

@@ -12,7 +12,7 @@ struct stdio_label {
     bool is_err; /* of a worker's standard error */
     size_t prefix_len;
     char *prefix; /* "" none */
-    char *file;   /* where all of it is kept, or "" */
+    char *file;   /* the file that keeps all of the output, or "" */
     char text[];
 };
 

@@ -121,8 +121,8 @@ __attribute__((format(printf, 2, 3))) static void say(struct stdio_pump *p, cons
     put_own_line(p, text);
 }
 
-/* Says that output cannot be written, and reports it to the agent: standard error may be the file
- * that cannot be written. */
+/* Logs that output cannot be written, and reports the fault to the agent: standard error may be the
+ * file that cannot be written. */
 __attribute__((format(printf, 2, 3))) static void say_trouble(struct stdio_pump *p, const char *fmt,
                                                               ...)
 {
@@ -376,7 +376,7 @@ static void take_own_lines(struct stdio_pump *p, struct buf *lines, uint64_t los
     p->own_due_ns = p->now_ns + STDIO_JOB_LATE_NS;
 }
 
-/* What workers of all nodes have printed. */
+/* Shows output of workers of all nodes. */
 static void take_job_output(struct stdio_pump *p)
 {
     if (!stdio_job_take(p->job, p->now_ns))
@@ -478,7 +478,7 @@ static int pump_next_timeout(const struct stdio_pump *p)
     int most = p->finishing && p->end.patience >= 0 ? PATIENCE_MS : -1;
     for (int i = 0; i < 2; i++) {
         if (!TAILQ_EMPTY(&p->held[i]) && console_has_room(&p->console[i]))
-            most = HELD_MS; /* their pipes could not be added to the epoll set */
+            most = HELD_MS; /* workers whose pipes could not be added to the epoll set */
     }
     if (!TAILQ_EMPTY(&p->held_for_job) && console_has_room(stdio_job_console(p->job)))
         most = HELD_MS;

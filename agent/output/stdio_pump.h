@@ -30,7 +30,7 @@ struct worker {
     bool exited;               /* the thread's: taken from `orders`; the worker is dead */
     uint64_t deadline_ns;      /* the thread's: when it closes the worker's pipes */
     _Atomic uint64_t first_ns; /* when the thread has read the first bytes; 0: none yet */
-    _Atomic uint64_t last_ns;  /* the same of the newest ones */
+    _Atomic uint64_t last_ns;  /* when the newest output was read */
     struct worker *next;       /* lock; in `orders`, then in `news` */
     struct worker *prev_live, *next_live;
 };
@@ -39,7 +39,7 @@ struct worker {
 #define TAG_CONSOLE 1u
 
 struct stdio_pump {
-    /* Both, unchanged while the thread runs. */
+    /* Read by agent and thread; unchanged while the thread runs. */
     int epfd, wakefd;
     pthread_t thread;
     struct stdio_pump_opts opts;
@@ -91,7 +91,7 @@ struct stdio_pump {
     uint64_t file_reported_ns; /* when the failure of a log file was last reported */
     unsigned files_lacking;    /* log files that were closed with missing output */
     uint64_t bytes_lacking;
-    char lacking_path[1024]; /* the first of them */
+    char lacking_path[1024]; /* the first held stream */
 };
 
 /* The thread; its argument is the pump. Returns when the pump is to be closed and the last words

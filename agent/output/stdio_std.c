@@ -17,7 +17,7 @@ static const char *skip_blanks(const char *p)
     return p;
 }
 
-/* A local rank at p. Returns where it ends, NULL when there is none. */
+/* Reads a local rank at p. Returns the end of the number; NULL: there is none. */
 static const char *local_rank_at(const char *p, long *rank)
 {
     p = skip_blanks(p);
@@ -29,7 +29,7 @@ static const char *local_rank_at(const char *p, long *rank)
     return errno || *rank >= NPROC_MAX ? NULL : skip_blanks(end);
 }
 
-/* A STD_* digit at p. Returns where it ends, NULL when there is none. */
+/* Reads a STD_* digit at p. Returns the end of the digit; NULL: there is none. */
 static const char *std_at(const char *p, uint8_t *std)
 {
     p = skip_blanks(p);

@@ -105,8 +105,8 @@ static void stream_show(struct stdio_stream *s, struct stream_buffers *b, const 
         print(s, b, p, len, now_ns);
 }
 
-/* The same for what is to be folded: whole lines, but for the end of one that has been shown in
- * part, and a piece of one that is too long. */
+/* Puts text that is to be folded: whole lines, but for the end of a line that has been shown in
+ * part, and a piece of a line that is too long. */
 static void stream_fold(struct stdio_stream *s, struct stream_buffers *b, const uint8_t *p,
                         size_t len, uint64_t now_ns)
 {
@@ -125,7 +125,7 @@ static void stream_fold(struct stdio_stream *s, struct stream_buffers *b, const 
     stream_show(s, b, p + n, len - n, now_ns);
 }
 
-/* How many bytes of the unfinished line are whole: what may be the beginning of a colour or of a
+/* Returns how many bytes of the unfinished line are whole: the beginning of a colour or of a
  * character does not go to a terminal without its rest. */
 static size_t whole_units(const struct stdio_stream *s)
 {

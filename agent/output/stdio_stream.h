@@ -32,9 +32,9 @@
 #include "agent/output/stdio_logfile.h"
 #include "core/escape.h"
 
-#define STREAM_CHUNK       65536 /* bytes read at a time: what a pipe holds */
-#define STREAM_BEFORE      (STDIO_LINE_MAX + ESCAPE_COLOUR_MAX) /* what a chunk may continue */
-#define STREAM_PAGE        4096 /* what buffers of programs are multiples of */
+#define STREAM_CHUNK       65536 /* bytes read at a time: as many as a pipe holds */
+#define STREAM_BEFORE      (STDIO_LINE_MAX + ESCAPE_COLOUR_MAX) /* bytes that a chunk may continue */
+#define STREAM_PAGE        4096 /* buffers of programs are multiples of this */
 #define STREAM_SILENCE_NS  UINT64_C(50000000)
 #define STREAM_PATIENCE_NS UINT64_C(250000000)
 
@@ -63,16 +63,16 @@ struct stdio_stream {
     struct console *console;   /* NULL: not shown */
     struct fold *fold;         /* NULL: lines go straight to the console */
     struct fold_source source; /* for it */
-    bool midline;              /* what has gone to the console past it has no newline at its end */
+    bool midline; /* the bytes that went to the console past the fold end without a newline */
     struct stream_filter *filter; /* NULL: none */
 
-    /* The unfinished line; of it, `shown` bytes are on the console already. */
+    /* The unfinished line, of which `shown` bytes are on the console already. */
     uint8_t *line;
     size_t len, cap, shown;
     uint64_t since_ns, last_ns; /* the first and the last byte not shown */
-    bool cut; /* it ends where a page did, or within a character: more is to come */
+    bool cut; /* the line ends at a page's end, or within a character: more is to come */
 
-    bool waiting; /* in the list of those with something not shown */
+    bool waiting; /* in the list of streams with text that is not shown */
     struct stdio_stream *prev, *next;
     bool held; /* not read while the console is full: in that one's list */
     TAILQ_ENTRY(stdio_stream) held_link;
@@ -85,7 +85,7 @@ bool stream_feed(struct stdio_stream *s, struct stream_buffers *b, size_t len, u
 /* Writes the unfinished line to the console as far as it is complete. */
 void stream_show_partial(struct stdio_stream *s, struct stream_buffers *b, uint64_t now_ns);
 
-/* When stream_show_partial() is due; 0: the stream has no unfinished text. */
+/* The time at which stream_show_partial() is due; 0: the stream has no unfinished text. */
 uint64_t stream_due_ns(const struct stdio_stream *s);
 
 /* Ends the stream: writes the last line, finished or not. Returns how many bytes the log file

@@ -17,7 +17,8 @@
 
 static const char BEGIN[] = "Traceback (most recent call last):\n";
 
-/* The frames of a traceback are indented; the first line that is not ends it. */
+/* The frames of a traceback are indented; the first line that is not indented ends the
+ * traceback. */
 static void note_head_end(struct stdio_tail *t, const uint8_t *p, size_t len, uint64_t seen)
 {
     for (const uint8_t *at = p, *end = p + len, *nl; at < end && !t->head_end;) {
@@ -162,7 +163,8 @@ static size_t last_lines(const struct stdio_tail *t, int most, char *out, size_t
     return cap - 1 - start;
 }
 
-/* The first lines of the newest traceback, and that others are left out behind them. */
+/* Copies the first lines of the newest traceback, and a line that says that others are left out
+ * behind them. */
 static size_t head_lines(const struct stdio_tail *t, char *out, size_t cap)
 {
     static const char more[] = "[frames left out]\n";

@@ -11,11 +11,11 @@ struct stdio_tail {
     uint64_t seen; /* bytes put in all; the ring's end is at seen % TAIL_BYTES */
     char *head; /* the first TAIL_HEAD bytes of the newest Python traceback; NULL: none has begun */
     size_t head_len;
-    uint64_t head_at;  /* bytes put before it */
-    uint64_t head_end; /* and before its last line, which is not a frame; 0: that has not come */
-    size_t margin;     /* bytes in front of its lines */
+    uint64_t head_at;  /* bytes put before the traceback */
+    uint64_t head_end; /* bytes put before its last line, which is no frame; 0: not come yet */
+    size_t margin;     /* bytes in front of the traceback's lines */
     size_t column;     /* of the next byte, until head_end is known */
-    bool frames;       /* its first line has ended */
+    bool frames;       /* the traceback's first line has ended */
 };
 
 void stdio_tail_put(struct stdio_tail *t, const void *data, size_t len);

@@ -8,10 +8,10 @@
 #include "core/clock.h"
 #include "core/mem.h"
 
-/* When a worker was first seen in its present state D, and which process that was. */
+/* The time at which a worker was first seen in its present state D, and its process. */
 struct sleep {
     pid_t pid;
-    uint64_t since_ns; /* 0: it is not in D */
+    uint64_t since_ns; /* 0: not in D */
 };
 
 struct blocked {
@@ -21,8 +21,8 @@ struct blocked {
     struct sleep *workers; /* of this round; job->nproc */
 };
 
-/* SIGKILL ends the wait if it is killable. If it is not, the stop begins as after a death, and ends
- * as one whose workers do not die. */
+/* SIGKILL ends a killable wait. After another wait the stop begins as after a death, and ends as a
+ * stop whose workers do not die. */
 static void fail(struct blocked *b, int local_rank, pid_t pid)
 {
     char what[160], why[320];
@@ -52,7 +52,7 @@ static void on_timer(uv_timer_t *t)
     }
 }
 
-/* As in torchrun, a value that is not a positive number turns the watch off. */
+/* A value that is not a positive number turns the watch off, as in torchrun. */
 static int blocked_open(void **state, struct node *n, struct err *e)
 {
     const char *text = getenv("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT");

@@ -210,7 +210,7 @@ static void kill_all(int dirfd)
 {
     _cleanup_fd_ int fd = openat(dirfd, "cgroup.kill", O_WRONLY | O_CLOEXEC);
     if (fd >= 0)
-        fd_write_all(fd, "1", 1); /* on an error the sweep does it */
+        fd_write_all(fd, "1", 1); /* on an error the sweep kills the processes */
 }
 
 void cgroup_kill(struct cgroup *c)

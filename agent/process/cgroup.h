@@ -8,8 +8,8 @@
 #include <sys/types.h>
 
 struct cgroup {
-    int fd;         /* its directory, for spawn_request.cgroup_fd; -1: none */
-    char path[256]; /* path of its directory; "": none */
+    int fd;         /* the cgroup's directory, for spawn_request.cgroup_fd; -1: none */
+    char path[256]; /* path of the cgroup's directory; "": none */
     bool killed;    /* by cgroup_kill() */
 };
 
@@ -26,11 +26,11 @@ void cgroup_renew(struct cgroup *c);
  * empty. */
 void cgroup_kill_at(const char *path, pid_t agent);
 void cgroup_remove(const char *path, pid_t agent);
-void cgroup_close(struct cgroup *c); /* removes it; every process in it must be dead */
+void cgroup_close(struct cgroup *c); /* removes the cgroup, in which every process must be dead */
 
 /* The directory of this process's own cgroup: in the v1 hierarchy of `controller` ("cpu", "memory",
  * ...), or in the v2 tree if NULL. *mount_len (may be NULL) is the length of its mount point, where
- * a walk upwards ends. False: there is none, or it is not visible here. */
+ * a walk upwards ends. False: the process has no cgroup, or its cgroup is not visible here. */
 bool cgroup_own(const char *controller, char *out, size_t cap, size_t *mount_len);
 
 #endif

@@ -6,8 +6,9 @@
 #define AGENT_PROCESS_CLONE3_H
 
 /* Where clone3() is refused, makes it fail with ENOSYS, for this process and all that it starts
- * from now on. They lose the right to gain privileges by execve() (set-user-id programs), which
- * the kernel asks of those who install a filter. Call it before there are threads. */
+ * from now on. These processes lose the right to gain privileges by execve() (set-user-id
+ * programs), which the kernel demands of a process that installs a filter. To be called before
+ * there are threads. */
 void clone3_make_absent_if_refused(void);
 
 #endif

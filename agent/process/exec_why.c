@@ -340,8 +340,8 @@ static const char *human(size_t bytes, char out[24])
     return out;
 }
 
-/* Their size for the kernel, which counts the pointers too; the largest index if one is too long
- * for itself, else -1. */
+/* Adds the size of the strings for the kernel, which counts the pointers too, to *total. Returns
+ * the index of a string that is too long by itself, else -1. */
 static int exec_measure(char *const *v, size_t *total)
 {
     int too_long = -1;
@@ -435,7 +435,8 @@ static void drop_look(void *arg)
     free(l);
 }
 
-/* check_file() that is waited for up to LOOK_MS, once if it is not done by then. */
+/* Calls check_file() with a limit of LOOK_MS; makes no further call after one that has exceeded the
+ * limit. */
 static int check_file_patiently(const char *path, struct diagnosis *f)
 {
     static struct patient *server;

@@ -1,13 +1,13 @@
-/* exec_why.h: why a program cannot be executed, in words; and where it is. */
+/* exec_why.h: describes why a program cannot be executed; finds programs. */
 #ifndef AGENT_PROCESS_EXEC_WHY_H
 #define AGENT_PROCESS_EXEC_WHY_H
 
 #include "core/err.h"
 
-/* Why execve(path, argv, envp) failed with `errnum`, in words: a missing interpreter is not a
+/* Describes why execve(path, argv, envp) failed with `errnum`: a missing interpreter is not a
  * missing file, a foreign architecture is named, a directory, a missing x bit, a noexec mount, an
- * argument list that is too long (with the largest variables by name). A relative path is looked
- * at from `cwd` (NULL: ours). Returns the exit code: 127 or 126. */
+ * argument list that is too long (with the largest variables by name). A relative path is looked at
+ * from `cwd` (NULL: ours). Returns the exit code: 127 or 126. */
 int exec_why(const char *path, char *const *argv, char *const *envp, const char *cwd, int errnum,
              struct err *e);
 

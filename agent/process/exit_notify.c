@@ -117,8 +117,8 @@ static bool is_a_stop(int status)
     return status == SIGSTOP || status == SIGTSTP || status == SIGTTIN || status == SIGTTOU;
 }
 
-/* Reads state and status of a process that is exiting; false: it is not. The 9th number of the file
- * is the flags, the last one the status: proc(5). */
+/* Reads state and status of a process that is exiting; false: the process is not exiting. The 9th
+ * number of the file is the flags, the last one the status: proc(5). */
 static bool read_end(pid_t pid, char *state, int *status)
 {
     char path[64], text[1024];

@@ -22,9 +22,10 @@ struct exit_notify *exit_notify_new(uv_loop_t *loop, struct uvx_scope *scope,
 
 /* Watches until exit_notify_unwatch(); the segment must stay open until then. */
 void exit_notify_watch(struct exit_notify *d, const struct segment *s);
-void exit_notify_unwatch(struct exit_notify *d); /* no effect if it does not watch */
+void exit_notify_unwatch(struct exit_notify *d); /* no effect on a notifier that does not watch */
 
-/* Must not be watching. The scope closes the handle; on_exiting is not called after that. */
+/* The notifier must not be watching. The scope closes the handle; on_exiting is not called after
+ * that. */
 void exit_notify_free(struct exit_notify *d);
 
 /* Whether worker `local_rank`, or its thread that uses libdlcoll, has begun to exit or has ended.

@@ -223,7 +223,8 @@ static void on_readable(uv_poll_t *poll, int status, int events)
 
 /* ----------------------------------------------------------------------------------------- FIFO */
 
-/* As in torchrun, whose users name a file that mktemp has made, or an old FIFO. */
+/* Replaces the file, as torchrun does: its users name a file that mktemp has made, or an old
+ * FIFO. */
 static int remove_old(const char *path, struct err *e)
 {
     struct stat st;

@@ -12,9 +12,9 @@
 
 struct oom_watch {
     int fd;                 /* the file with the counter; -1: none can be read */
-    bool of_host;           /* it counts the kills of the whole host */
+    bool of_host;           /* the counter counts the kills of the whole host */
     uint64_t kills;         /* as last read */
-    _Atomic uint64_t *told; /* the same of whoever read it last; shared by watches */
+    _Atomic uint64_t *told; /* the counter as the last reader of all watches saw it; shared */
 };
 
 /* told: what guardian and agent share, so that a kill which one of them has told of is not told of
@@ -23,13 +23,13 @@ void oom_open(struct oom_watch *w, _Atomic uint64_t *told);
 bool oom_happened(struct oom_watch *w); /* whether the counter rose since the last call */
 void oom_close(struct oom_watch *w);
 
-/* What a line about a process that died of SIGKILL adds: "" or that memory ran out. Says nothing
- * where only the host's counter is there, which any other process may have raised. */
+/* The addition to a line about a process that died of SIGKILL: that memory ran out, or "". Returns
+ * "" where only the host's counter is available, which any other process may have raised. */
 const char *oom_words(struct oom_watch *w);
 
 /* Marks the failures of workers that were killed for want of memory. */
 extern const struct feature oom_feature;
-/* The feature's watch; NULL: its state is none. */
+/* The feature's watch; NULL: the feature is off. */
 struct oom_watch *oom_watch_of(void *state);
 
 #endif

@@ -5,11 +5,11 @@
 
 #include "core/err.h"
 
-/* In the guardian: the next child becomes the first process of a new PID namespace, in a new user
+/* For the guardian: makes the next child the first process of a new PID namespace, in a new user
  * namespace unless this process is root. A negative errno with a text on failure. */
 int pidns_prepare(struct err *e);
 
-/* In that child: mounts a /proc of the namespace, because the old one shows other pids. */
+/* For that child: mounts a /proc of the namespace, because the old /proc shows other pids. */
 int pidns_enter(struct err *e);
 
 #endif

@@ -23,7 +23,7 @@ struct reaper_exit {
     pid_t pid;
     int status; /* as wait(2) gives it: WIFEXITED, WIFSIGNALED, WCOREDUMP ... */
     struct rusage usage;
-    uint64_t seen_ns; /* mono_ns() when it was seen */
+    uint64_t seen_ns; /* mono_ns() when the exit was seen */
 };
 
 struct reaper_callbacks {

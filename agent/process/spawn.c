@@ -261,10 +261,10 @@ struct failure {
 struct spawner {
     struct failure *failures;
     bool close_range;
-    bool clone3;      /* false: the kernel or a seccomp filter refuses it */
+    bool clone3;      /* false: the kernel or a seccomp filter refuses clone3() */
     bool cgroup;      /* false: starting in a cgroup has failed once */
     bool proc;        /* /proc shows our PID namespace */
-    uint64_t ignored; /* what this process ignores */
+    uint64_t ignored; /* the signals that this process ignores */
     unsigned next;    /* index of the oldest birth */
     struct birth *births[BIRTHS];
     struct birth *slow;         /* that were waited for in vain: execve() or chdir() may hang */
@@ -553,8 +553,9 @@ static bool spawn_await(struct birth *b)
     return true;
 }
 
-/* Not before execve(): processes that share their memory have one score, ours. A slow child may
- * have been reaped meanwhile, and its number be another process's. */
+/* The score is raised after execve(): before, the child shares its memory with this process, and
+ * with it the score. A slow child may have been reaped meanwhile, and its number may belong to
+ * another process. */
 static void raise_oom_score(pid_t child)
 {
     char path[48], text[24];
@@ -589,7 +590,7 @@ static void spawn_end(struct spawner *s, struct birth *b)
     free_owned(&b->req);
 }
 
-/* Ends those slow births that are over. */
+/* Ends the slow births whose child has begun its program or failed. */
 static void look_at_slow(struct spawner *s)
 {
     for (struct birth **at = &s->slow, *b; (b = *at);) {
@@ -660,7 +661,7 @@ int spawn_begin(struct spawner *s, const struct spawn_request *req, pid_t *pid, 
     }
     *pid = b->pid = child;
     s->next = (s->next + 1) % BIRTHS;
-    if (s->failures) /* of an earlier process with this pid, which was never asked for */
+    if (s->failures) /* the record of an earlier process with this pid */
         free(take_failure(s, child));
     return 0;
 }

@@ -53,7 +53,7 @@ struct spawn_request {
     bool session;   /* a session of its own, see child_main() */
     bool outlives;  /* not killed when the parent dies */
     int cgroup_fd;  /* directory of a cgroup v2 to start in, if that can be had; -1 none */
-    bool vital;     /* as necessary as this process; else SPAWN_OOM_MORE holds for it */
+    bool vital;     /* as necessary as this process; else its score is SPAWN_OOM_MORE higher */
     void *owned[2]; /* taken, and freed with free() when the program runs or cannot */
 };
 
@@ -65,34 +65,34 @@ void spawn_remember(void);
  * background job: SIGINT, SIGQUIT). Never SIGPIPE or SIGCHLD, which go to their default. */
 bool spawn_was_ignored(int sig);
 
-/* From here on this process must not change which signals it ignores. */
+/* After this call the process must not change which signals it ignores. */
 int spawner_new(struct spawner **out, struct err *e);
 void spawner_free(struct spawner *s);
 
-/* Starts it, with a copy of what *req points to (but `cpus`). *pidfd is owned by the caller, or -1
- * where the kernel has none. An error means that no process exists (EAGAIN names the limit that was
- * hit). */
+/* Starts the child, with a copy of all that *req points to (but `cpus`). *pidfd is owned by the
+ * caller, or -1 where the kernel has none. An error means that no process exists (EAGAIN names the
+ * limit that was hit). */
 int spawn(struct spawner *s, const struct spawn_request *req, pid_t *pid, int *pidfd,
           struct err *e);
 
-/* The same in two steps. Until spawn_settle() returns true all that *req points to stays as it is,
- * but for the descriptors, which may be closed, and the array `keep`. */
+/* spawn() in two steps. Until spawn_settle() returns true the caller keeps all that *req points to
+ * unchanged, but for the descriptors, which may be closed, and the array `keep`. */
 int spawn_begin(struct spawner *s, const struct spawn_request *req, pid_t *pid, int *pidfd,
                 struct err *e);
-/* False: some child is slow, and has not come to its program. */
+/* False: some child is slow, and has not begun its program. */
 bool spawn_settle(struct spawner *s);
 
-/* After `pid` exited with 125, 126 or 127: whether that was ours, before exec. Fills in *exit_code
- * and the one-line text ("exec ./train: No such file or directory", or which interpreter,
- * architecture, noexec file system, limit; see exec_why()). Once for each failure. */
+/* To be called after `pid` exited with 125, 126 or 127: whether the child failed before exec. Fills
+ * in *exit_code and the one-line text ("exec ./train: No such file or directory", or which
+ * interpreter, architecture, noexec file system, limit; see exec_why()). Once for each failure. */
 bool spawn_failure(struct spawner *s, pid_t pid, int *exit_code, struct err *e);
 
-/* Why there was no new process or thread, in words: `what`, and the limit that was hit. Returns
+/* Describes why there was no new process or thread: `what`, and the limit that was hit. Returns
  * -errnum. */
 int spawn_explain(const char *what, int errnum, struct err *e);
 
-/* Tests: does without clone3() and close_range(), as on old kernels and in some containers. For
- * spawners made after it is set. */
+/* For tests: true makes spawners do without clone3() and close_range(), as on old kernels and in
+ * some containers. Read when a spawner is made. */
 extern bool spawn_as_on_old_kernel;
 
 #endif

@@ -19,7 +19,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 
-#define FORK_NS     1000000000u /* patience with a fork */
+#define FORK_NS     1000000000u /* limit for a fork */
 #define FORK_MAX    64          /* children in one message */
 #define MESSAGE_MAX 4096
 
@@ -34,9 +34,9 @@ __asm__(".pushsection .rodata\n"
 
 enum interpreter_state {
     ABSENT,
-    LOADING, /* it imports */
-    FORKS,   /* it makes children */
-    WAITS,   /* it becomes the worker of its local rank */
+    LOADING, /* the interpreter imports */
+    FORKS,   /* the interpreter makes children */
+    WAITS,   /* the interpreter becomes the worker of its local rank */
 };
 
 struct interpreter {

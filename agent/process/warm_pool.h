@@ -42,18 +42,18 @@ struct warm_pool_opts {
 
 /* NULL with an error: no descriptor is left. All other functions do nothing for NULL. */
 struct warm_pool *warm_pool_new(const struct warm_pool_opts *opts, struct err *e);
-/* After the scope has been closed and every child has been reaped. */
+/* To be called after the scope has been closed and every child has been reaped. */
 void warm_pool_free(struct warm_pool *s);
 
-/* Before the workers of a round are started. True: wait, if a stop does not come first, until
- * on_settled() says that workers can begin warm, or that they cannot. */
+/* To be called before the workers of a round are started. True: the caller waits for on_settled(),
+ * which is called when it is known whether workers can begin warm, unless a stop comes first. */
 bool warm_pool_await(struct warm_pool *s);
 
-/* Begins to bring up what is missing. */
+/* Begins to start the missing interpreters. */
 void warm_pool_fill(struct warm_pool *s);
 
-/* As spawn_begin() on success, at once and without waiting. False: there is none, and *req is as it
- * was. */
+/* Starts a worker in a warm interpreter, with the results of spawn_begin(), and without waiting.
+ * False: there is no interpreter, and *req is unchanged. */
 bool warm_pool_start(struct warm_pool *s, int local_rank, const struct spawn_request *req,
                      pid_t *pid, int *pidfd);
 

@@ -17,7 +17,7 @@ struct attempt {
     uint64_t start_wall_ns, end_wall_ns;
     int nnodes, world_size;
     int base_rank, nproc;  /* the ranks of this node */
-    enum cause cause;      /* CAUSE_NONE: it was the last one, and all went well */
+    enum cause cause;      /* CAUSE_NONE: the last attempt, which went well */
     char text[512];        /* one line on the cause; "" */
     struct failure *first; /* owned; NULL: no worker or node failed */
     char log_dir[544];     /* of this node's workers; "": none */
@@ -26,7 +26,7 @@ struct attempt {
 struct attempts {
     struct attempt *e; /* the oldest first */
     size_t n;
-    size_t omitted; /* older ones */
+    size_t omitted; /* older attempts */
 };
 
 /* A round begins. log_dir: "" if there is none. */

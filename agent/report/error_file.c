@@ -207,7 +207,7 @@ int error_file_copy(const char *from, const char *to, int exit_code)
 /* ------------------------------------------------------------------------------------ patiently */
 
 struct errand {
-    char *from, *to; /* to NULL: it is read */
+    char *from, *to; /* to NULL: the file is only read */
     int exit_code, rc;
     struct error_file out;
 };

@@ -25,8 +25,9 @@ struct error_file {
  * else an error of the file system. */
 int error_file_read(const char *path, struct error_file *out);
 
-/* The same and error_file_copy(), for the loop: -ETIMEDOUT, which `message` tells, when the file's
- * server has not answered within ERROR_FILE_MS; while it does not, it is not asked again. */
+/* Do what error_file_read() and error_file_copy() do, for the loop: -ETIMEDOUT, with a text in
+ * `message`, when the file's server has not answered within ERROR_FILE_MS; while it does not
+ * answer, it is not asked again. */
 #define ERROR_FILE_MS 1000
 int error_file_read_patiently(struct patient *server, const char *path, struct error_file *out);
 int error_file_copy_patiently(struct patient *server, const char *from, const char *to,

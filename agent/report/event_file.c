@@ -26,7 +26,7 @@
 #define PIECE_BYTES   65536
 #define PIPE_BYTES    4096 /* as few as a slow reader takes within SILENT_MS */
 
-/* The owner and the thread share the file; the last of them frees it. */
+/* The owner and the thread share the struct; the one that is done last frees it. */
 struct event_file {
     char *path;
     int fd;
@@ -43,7 +43,7 @@ struct event_file {
     bool ended; /* the thread has */
 };
 
-/* Called with the lock, which it releases. */
+/* Called with the lock held; releases the lock. */
 static void release(struct event_file *f)
 {
     bool last = --f->users == 0;
@@ -66,7 +66,7 @@ static size_t piece_of(const char *lines, size_t len, size_t most)
     return end ? (size_t)(end - lines) + 1 : len;
 }
 
-/* Called with the lock, which it gives back meanwhile. */
+/* Called with the lock held; releases the lock while it writes. */
 static void write_some(struct event_file *f)
 {
     struct buf lines = f->rest;

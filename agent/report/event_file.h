@@ -14,10 +14,10 @@ struct event_file;
  */
 int event_file_open(struct event_file **out, const char *path, struct err *e);
 
-/* Appends at most so many of the events that are new; returns how many. Does not wait: a thread
- * writes them. An error is reported once, and ends the writing. NULL is allowed. */
+/* Appends at most `most` of the new events; returns how many. Does not wait: a thread writes them.
+ * An error is reported once, and ends the writing. NULL is allowed. */
 size_t event_file_write(struct event_file *f, const struct event_list *l, size_t most);
-/* Whether there are further ones. */
+/* Whether there are further new events. */
 bool event_file_is_behind(const struct event_file *f, const struct event_list *l);
 
 /* Waits until all is written: for a reader that takes nothing a second, for a file server that does

@@ -12,7 +12,7 @@
 
 #define EVENT_SCHEMA 1
 
-/* With its newline; malloc'ed. NULL: no memory. */
+/* Returns the line with its newline; malloc'ed. NULL: no memory. */
 char *event_json(const struct event *e);
 
 #endif

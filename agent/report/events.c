@@ -10,7 +10,7 @@
 
 #define LOOK_MS 25 /* between two looks for first output and first operations */
 
-/* What was recorded of one start of a worker. */
+/* The events that were recorded of one start of a worker. */
 struct recorded {
     bool output, operation;
 };
@@ -29,7 +29,7 @@ struct events {
     struct recorded *workers; /* of this round; job->nproc */
 };
 
-/* The log begins with what is true of all of it. */
+/* The first event of the log holds the facts about all of the log. */
 static int events_open(void **state, struct node *n, struct err *e)
 {
     struct events *v = xcalloc(1, sizeof(*v));
@@ -119,7 +119,7 @@ static void events_worker_started(void *state, const struct worker *w)
 static void events_worker_ended(void *state, const struct worker *w)
 {
     struct events *v = state;
-    if (w->ended_ns) /* else it could not be started */
+    if (w->ended_ns) /* else the worker could not be started */
         look_for_firsts(v, w);
     worker_event(v->n, w, EVENT_WORKER_FINISH, w->ended_ns);
 }

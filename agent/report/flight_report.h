@@ -17,11 +17,11 @@ char *flight_report_text(const struct segment *s, int base_rank, uint64_t now_ns
  * first that has not ended. False: it has begun none, or is writing it down at this moment. */
 bool flight_report_current(const struct segment *s, int local_rank, struct segment_op *out);
 
-/* The same, such as "all_reduce of 3 f32 (sum)"; "" if there is none. Ranks that called the same
- * have the same text. */
+/* Describes that operation, such as "all_reduce of 3 f32 (sum)"; "" if there is none. Ranks that
+ * called the same have the same text. */
 void flight_report_operation(const struct segment *s, int local_rank, char *out, size_t cap);
 
-/* How many operations worker `local_rank` has begun. */
+/* Returns how many operations worker `local_rank` has begun. */
 uint64_t flight_operations_count(const struct segment *s, int local_rank);
 /* Copies the last operations of worker `local_rank`, the newest first. Returns how many. */
 int flight_operations(const struct segment *s, int local_rank, struct segment_op out[SEGMENT_OPS]);

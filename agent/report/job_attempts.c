@@ -52,7 +52,7 @@ static void kept_stops(void *state, const struct rdzv_stop *why)
     struct kept *k = state;
     const struct node *n = k->n;
     note_cause(k, why->reason, why->text, why->has_first ? &why->first : NULL);
-    bool warned = why->reason == STOP_TIME_LIMIT && n->job->end.warn_s > 0; /* they go on */
+    bool warned = why->reason == STOP_TIME_LIMIT && n->job->end.warn_s > 0; /* the workers go on */
     if (!k->operations && n->segment.fd >= 0 && !warned)
         k->operations =
             flight_report_text(&n->segment, n->table->nodes[n->group_rank].base_rank, mono_ns());

@@ -8,8 +8,9 @@
 
 extern const struct feature operations_feature;
 
-/* Those of this node, and those of the other nodes as far as they have answered; asks them again.
- * As operations_json(), with "answered", a number of nodes; owned. */
+/* Returns the operations of this node, and those of the other nodes as far as they have answered,
+ * and asks these nodes again. The form is that of operations_json(), with "answered", a number of
+ * nodes; owned. */
 json_t *operations_of_job(void *state);
 
 #endif

@@ -54,7 +54,7 @@ void operations_look(struct operations *o, const struct segment *s, int node, in
             if (op->number <= o->seen[i])
                 continue;
             if (!op->end_ns && !all)
-                break; /* it and those behind it are taken when it has ended */
+                break; /* this operation and later ones are taken when it has ended */
             o->missed += op->number - o->seen[i] - 1;
             o->seen[i] = op->number;
             operations_add(o, base_rank + i, node, op);

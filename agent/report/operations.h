@@ -23,7 +23,7 @@ struct operations {
 /* Takes the operations that have ended since the last look; all: those under way, too. */
 void operations_look(struct operations *o, const struct segment *s, int node, int base_rank,
                      bool all);
-/* The same for the workers of the node, if there is a round. */
+/* Takes the operations of the workers of the node, if there is a round. */
 void operations_look_at_node(struct operations *o, const struct node *n, bool all);
 /* The next segment is of other workers. */
 void operations_next_round(struct operations *o);

@@ -11,13 +11,13 @@
  * Prints nothing after success, unless processes are left over or there is a ledger. Escapes
  * control characters in what workers and peers wrote. */
 void report_print(FILE *out, const struct report_input *in, int color, int columns);
-/* The same for where the report goes, as text; malloc'ed. NULL: there is no memory, or the text has
- * been written to job->report_fd. */
+/* Returns the text for the place to which the report goes, malloc'ed. NULL: there is no memory, or
+ * the text has been written to job->report_fd. */
 char *report_make_text(const struct report_input *in);
 
-/* The same as JSON to the file job->report_path, replaced atomically; also after success. The file
- * gets mode 0666 less the umask, as any output file that a user names; one that exists keeps its
- * mode (give it 0600 when stderr may hold secrets). One object:
+/* Writes the report as JSON to the file job->report_path, which is replaced atomically; also after
+ * success. The file gets mode 0666 less the umask, as any output file that a user names; one that
+ * exists keeps its mode (give it 0600 when stderr may hold secrets). One object:
  *
  *     schema          1; a change that old readers would misread raises it, added keys do not
  *     launcher        "dlaunch", and version: its version

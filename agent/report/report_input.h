@@ -21,7 +21,7 @@ struct report_input {
     const char
         *operations;    /* the last operations of this node's workers (flight_report.h), or NULL */
     const char *slow;   /* the ranks that were last found to be slow, one line, or NULL */
-    const char *stacks; /* of the workers before they were stopped (stack_tree.h), or NULL */
+    const char *stacks; /* stacks of the workers before they were stopped (stack_tree.h), or NULL */
 };
 
 /* Whether the job was stopped from outside, and has not failed. */

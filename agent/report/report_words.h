@@ -17,7 +17,8 @@ void words_ranges(struct buf *b, const int *v, size_t n);
 /* The outcome, as the end of a sentence about the worker: "exited with code 3". */
 void words_outcome(struct buf *b, const struct failure *f);
 
-/* The same in a list: "exit code 3", "SIGABRT", with ", after rank 5 died" where that is known. */
+/* Describes the end in a list: "exit code 3", "SIGABRT", with ", after rank 5 died" where that is
+ * known. */
 void words_outcome_short(struct buf *b, const struct failure *f);
 
 /* The cause, if more is known than the outcome; else nothing. */

@@ -35,7 +35,7 @@ void top_ask(struct top_asks *t, int nnodes, size_t most,
 void top_answer_encode(struct buf *b, uint32_t most, const struct top_rows *rows);
 bool top_answer_decode(struct rd *r, uint32_t *most, struct top_rows *rows); /* adds to *rows */
 
-/* Some node asks for the rows of this one. */
+/* Answers a question of some node for the rows of this node. */
 void top_on_request(struct top_asks *t, const struct rdzv_request *r);
 void top_on_answer(struct top_asks *t, const struct rdzv_answer *a);
 

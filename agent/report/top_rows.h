@@ -15,7 +15,7 @@
 struct top_node {
     int node, nworkers, nrunning;
     double cpu_s;     /* of the workers that run, since they started, */
-    double elapsed_s; /* which was so long ago for the first of them */
+    double elapsed_s; /* age of the oldest of these workers */
     uint64_t memory;
     char host[HOST_MAX];
     char state[16];
@@ -34,7 +34,7 @@ struct top_rank {
     double relative, own; /* scores of --slow_ranks, 0 to 1; 0: not known */
     bool has_op, op_open; /* the last collective operation */
     uint64_t op_number;
-    double op_age_s; /* since it began if it is open, else since it ended */
+    double op_age_s; /* since the beginning of an open operation, else since its end */
     char op_name[96];
     char program[96]; /* that it runs; "": the job has only one */
 };

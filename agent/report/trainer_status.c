@@ -130,7 +130,8 @@ static int trainer_post(const struct trainer_status *t, const char *body, struct
     return rc;
 }
 
-/* Without the lock: the file's server may not answer. Nor is a FIFO waited for. */
+/* The thread reads without the lock, because the file's server may not answer, and does not wait
+ * for a FIFO. */
 static bool progress_has_changed(struct trainer_status *t)
 {
     char text[PROGRESS_BYTES];

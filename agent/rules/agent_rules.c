@@ -34,24 +34,24 @@ struct worker_rules {
     enum worker_state state;
     bool ok;       /* exited with 0 */
     bool starting; /* START has been given, and not been answered */
-    int respawn;   /* the attempt with which it is to be started again; 0: it is not */
+    int respawn;   /* the attempt with which the worker is to be started again; 0 */
 };
 
 /* One round, made new by each prepare. */
 struct round {
     bool preparing;     /* prepare has not been answered */
-    bool begun;         /* its workers may be started */
+    bool begun;         /* the round's workers may be started */
     int started;        /* workers whose START has been answered, from the first on */
     int nalive;         /* processes of workers */
     int nunread;        /* workers whose output is still being read */
     int nok;            /* workers that exited with 0 */
-    bool failed;        /* it stops because of a failure */
+    bool failed;        /* the round stops because of a failure */
     bool swept;         /* no descendant besides the workers is left */
     bool asked;         /* ENDED has been given, and not been answered with yes */
     bool reported;      /* STOPPED has been given */
     double grace_s;     /* between stop signal and SIGKILL, */
     uint64_t grace_ns;  /* and when that follows */
-    uint64_t killed_ns; /* when SIGKILL was sent; 0: it was not, or every process has died of it */
+    uint64_t killed_ns; /* when SIGKILL was sent; 0: not sent, or all processes have died of it */
     uint64_t sweep_ns;  /* when to look for descendants */
     uint64_t ended_ns;  /* when not to wait for ENDED any more */
     struct worker_rules *workers;
@@ -72,10 +72,10 @@ struct agent_rules {
     struct fsm fsm;
     struct round round;
 
-    /* What outlives a round. */
+    /* The state that outlives a round. */
     bool leaving;   /* this node has left the job */
     bool ending;    /* the job's end is decided, by this node or another one */
-    char why[512];  /* why it ends; "": it does not */
+    char why[512];  /* why the job ends; "": it goes on */
     bool abandoned; /* some process could not be killed */
     bool hurry;     /* the agent waits neither for readers nor for other nodes */
     bool timed_out;
@@ -220,7 +220,8 @@ static void stop_workers(struct agent_rules *r, enum agent_act what, int signo, 
     move_to(r, NODE_STOPPING);
     if (r->round.nalive) {
         act_signal(r, what, signo);
-        act_signal(r, AGENT_SIGNAL_GROUPS, SIGCONT); /* a stopped process does not act on it */
+        act_signal(r, AGENT_SIGNAL_GROUPS,
+                   SIGCONT); /* a stopped process does not act on the signal */
     }
     r->round.grace_s = (double)grace_ns / 1e9;
     r->round.grace_ns = now + grace_ns;
@@ -236,7 +237,7 @@ void agent_rules_leave(struct agent_rules *r, enum stop_reason reason, int exit_
     stop_workers(r, AGENT_SIGNAL_GROUPS, signo, r->config.shutdown_ns, now);
 }
 
-/* The same, once features have looked at the workers. */
+/* Leaves the job once features have looked at the workers. */
 static void leave_after_look(struct agent_rules *r, enum stop_reason reason, int exit_code,
                              int signo, const char *text, uint64_t now)
 {
@@ -395,7 +396,7 @@ bool agent_rules_prepare(struct agent_rules *r, uint64_t now)
     const struct wish w = r->wish;
     if (w.waits && !r->leaving) {
         agent_rules_leave(r, w.reason, w.exit_code, w.signo, w.text, now);
-    } else if (!r->leaving) { /* the job goes on, even if its end was told */
+    } else if (!r->leaving) { /* the job goes on, even if its end was reported */
         r->round.preparing = true;
         r->ending = r->timed_out = false;
         r->why[0] = '\0';
@@ -949,7 +950,7 @@ void agent_rules_check(const struct agent_rules *r)
            r->abandoned);
     assert(!r->look.waits || s == NODE_RUNNING || s == NODE_EXIT_BARRIER);
     assert(!r->leaving || r->ending);
-    /* Whatever hangs, there is a time at which the agent goes on. */
+    /* Asserts that there is a time at which the agent goes on, whatever hangs. */
     assert(!round->killed_ns || s == NODE_DONE || s == NODE_RENDEZVOUS ||
            round->sweep_ns != AGENT_NEVER || (!round->nalive && round->swept));
     assert(s != NODE_STOPPING || !round->nalive || round->grace_ns != AGENT_NEVER ||

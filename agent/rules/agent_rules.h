@@ -60,7 +60,7 @@
 #define AGENT_STUCK_NS        100000000u /* between two looks at processes that do not die */
 /* A process that is alive so long after SIGKILL counts as one that cannot be killed. */
 #define AGENT_UNKILLABLE_NS UINT64_C(10000000000)
-/* The same for an exiting process: freeing memory takes 100 ms per GB. */
+/* The limit for an exiting process: freeing memory takes 100 ms per GB. */
 #define AGENT_ENDING_NS UINT64_C(600000000000)
 #define AGENT_UNREAD_NS                                                       \
     UINT64_C(5000000000) /* for a reader that takes nothing, in a stopped job \
@@ -72,7 +72,7 @@ struct agent_rules_config {
     bool alone;             /* RESTART_WORKER: a worker that fails is restarted by itself */
     uint64_t shutdown_ns;   /* grace between stop signal and SIGKILL */
     uint64_t timeout_at_ns; /* --timeout; 0: none */
-    double timeout_s;       /* the same as the user gave it, for messages */
+    double timeout_s;       /* the limit as the user gave it, for messages */
     bool warned;            /* --end_warning */
     int warn_signal;        /* by which workers learn of the end of the job's time */
     uint64_t warn_grace_ns; /* from then until SIGKILL */
@@ -93,7 +93,7 @@ void agent_rules_joined(struct agent_rules *r);
 /* The nodes are complete: a round begins to be prepared. May come again without run. False: this
  * node leaves, and prepares nothing. */
 bool agent_rules_prepare(struct agent_rules *r, uint64_t now);
-/* This node is ready for the round: answers prepare, once. */
+/* This node is ready for the round: answers prepare, once in a round. */
 void agent_rules_ready(struct agent_rules *r);
 /* Every node is prepared. False: this node does not run the round, since it leaves. */
 bool agent_rules_run(struct agent_rules *r);
@@ -160,7 +160,7 @@ void agent_rules_finish(struct agent_rules *r, int exit_code, uint64_t now);
 void agent_rules_written(struct agent_rules *r, bool all);
 
 void agent_rules_tick(struct agent_rules *r, uint64_t now);
-/* When a tick is due; AGENT_NEVER: never. */
+/* The time at which a tick is due; AGENT_NEVER: never. */
 uint64_t agent_rules_deadline(const struct agent_rules *r);
 
 /* -------------------------------------------------------------------------------------- actions */
@@ -219,7 +219,7 @@ int agent_rules_alive(const struct agent_rules *r); /* processes of workers */
 bool agent_rules_leaving(const struct agent_rules *r);
 /* Why the job stops for good; NULL: it does not. Valid for the rules' life. */
 const char *agent_rules_why(const struct agent_rules *r);
-/* What ready, looked or ended would answer now. */
+/* The answers that features would give to ready, looked or ended now. */
 enum agent_awaits {
     AGENT_AWAITS_NOTHING,
     AGENT_AWAITS_READY,
@@ -236,8 +236,8 @@ bool agent_rules_failed(const struct agent_rules *r);
 bool agent_rules_killed(const struct agent_rules *r); /* SIGKILL was sent to all */
 /* Of the launcher, once FINISH has come. */
 int agent_rules_exit_status(const struct agent_rules *r);
-/* Whether that is the job's. A node that had to leave processes behind ends with a status of its
- * own. */
+/* Whether the exit status is the job's. A node that had to leave processes behind ends with a
+ * status of its own. */
 bool agent_rules_tells_result(const struct agent_rules *r);
 
 /* Aborts unless the invariants hold. Called after each event in builds for tests, and by the

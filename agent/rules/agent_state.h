@@ -18,10 +18,10 @@ enum node_state {
 
 enum worker_state {
     WORKER_IDLE,    /* not started in this round */
-    WORKER_RUNNING, /* its process is alive */
-    WORKER_EXITING, /* its process is not reaped yet, but its failure is known */
-    WORKER_EXITED,  /* its process is reaped; its pipes may still be read */
-    WORKER_CLOSED,  /* everything that it wrote has been read, too */
+    WORKER_RUNNING, /* the worker's process is alive */
+    WORKER_EXITING, /* the process is not reaped yet, but the failure is known */
+    WORKER_EXITED,  /* the process is reaped; the pipes may still be read */
+    WORKER_CLOSED,  /* everything that the worker wrote has been read, too */
 };
 
 #endif

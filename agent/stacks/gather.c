@@ -17,15 +17,15 @@ struct gathering {
     struct gathering *next;
     struct gatherer *g;
     uint64_t id;
-    bool own;   /* only this node's are wanted */
-    bool local; /* only this node's can be had */
+    bool own;   /* only this node's samples are wanted */
+    bool local; /* only this node's samples can be had */
     int nodes;  /* whose answers are missing */
-    int away;   /* which have not said that they are here */
+    int away;   /* nodes that have not said that they are here */
     bool *here; /* by node; NULL: nobody else is asked */
     int nnodes;
     uint64_t begun_ms, deadline_ms;
-    uint64_t away_ms; /* how long to wait for those */
-    bool last_call;   /* that time is over: what has arrived is still read */
+    uint64_t away_ms; /* the time to wait for those nodes */
+    bool last_call;   /* that time is over: answers that have arrived are still read */
     struct samples all;
     void (*on_done)(void *arg, const struct samples *all);
     void *arg;
@@ -150,7 +150,7 @@ static void end_gathering(struct gathering *q, bool good)
     free(q);
 }
 
-/* When to look at it again; 0: it is over. */
+/* The time to look at the request again; 0: the request is over. */
 static uint64_t look_at(struct gathering *q, uint64_t now)
 {
     uint64_t away = q->begun_ms + q->away_ms;
@@ -174,13 +174,13 @@ static void look_in(struct gatherer *g, uint64_t ms)
     uv_timer_start(&g->timer, on_gather_timer, ms, 0);
 }
 
-/* From the loop, not from inside of gather(). */
+/* Called from the loop, not from inside of gather(). */
 static void look_soon(struct gatherer *g)
 {
     look_in(g, 0);
 }
 
-/* Where timers are late, other launchers may be, too. */
+/* Where timers are late, other launchers may be late, too. */
 static void wait_longer(struct gatherer *g, uint64_t now)
 {
     for (struct gathering *q = g->list; q; q = q->next) {
@@ -264,7 +264,7 @@ void gatherer_on_answer(struct gatherer *g, const struct rdzv_answer *a)
 
 /* --------------------------------------------------------------------------------- the answerer */
 
-/* All who wait for the samples of this node get the same. */
+/* All requests that wait for the samples of this node get the same samples. */
 static void on_samples(void *arg, const struct samples *all)
 {
     struct gatherer *g = arg;

@@ -46,13 +46,13 @@ struct gatherer *gatherer_new(uv_loop_t *loop, struct spawner *spawner,
 void gather(struct gatherer *g, bool all_nodes,
             void (*on_done)(void *arg, const struct samples *all), void *arg);
 
-/* Another node, or this one, asks for this node's samples. */
+/* Answers a request of another node, or of this one, for this node's samples. */
 void gatherer_on_request(struct gatherer *g, const struct rdzv_request *r);
 void gatherer_on_answer(struct gatherer *g, const struct rdzv_answer *a);
 /* Makes one answer of several to this request, in which each stack is there once. False: one is
  * malformed, or they are together too long. */
 bool gather_merge(const struct rdzv_answers *answers, struct buf *out);
-/* How many requests have been answered. */
+/* Returns how many requests have been answered. */
 int gatherer_answers(const struct gatherer *g);
 
 /* The process of dlaunch-inspect; 0: none runs. NULL is allowed. */

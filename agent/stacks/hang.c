@@ -16,7 +16,7 @@
 #define OPS_KEPT    15  /* of a worker, in front of the last one */
 #define ECHO_MS     250 /* at least, for the coordinator to send a suspicion to all */
 
-/* When a worker has been silent for so much of its limit, the first sample is taken. */
+/* The part of a worker's limit after which the first sample is taken. */
 #define FIRST_SAMPLE(limit) ((limit) / 10 * 6)
 
 /* Signs of life of one worker reset its watchdog. A worker without recorded operations has two: for
@@ -35,7 +35,7 @@ struct hang {
     uv_timer_t tick, second;
     uv_timer_t echo;  /* until the coordinator has sent this node's suspicion to all */
     uint64_t echo_ms; /* when that is over; the loop's time */
-    bool last_call;   /* it is: what has arrived is still read */
+    bool last_call;   /* the time is over: answers that have arrived are still read */
     uint64_t after_ns;
     int nproc;
     struct watchdog (*workers)[WATCHDOGS];
@@ -46,7 +46,7 @@ struct hang {
     unsigned repeated; /* suspicions since the last sign of life */
     /* On the coordinator's node. */
     bool judging, closing;
-    bool void_judgement;                    /* its samples are of another round */
+    bool void_judgement;                    /* the verdict's samples are of another round */
     uint64_t begun_ns, sampled_ns, took_ns; /* the first sample */
     uint64_t due_ns;                        /* when the silence reaches the limit */
     struct samples first;
@@ -86,7 +86,7 @@ static void on_second_sample(void *arg, const struct samples *all)
     }
     hang_judge(&h->first, all, &v);
     samples_fini(&h->first);
-    /* All wait in one operation, and none of them is odd: it may be slow only. */
+    /* All ranks wait in one operation, and no rank is odd: the operation may be slow only. */
     bool nobody = v.state == HANG_HUNG && v.n == 0;
     if (nobody && !h->blamed_nobody)
         v.state = HANG_SUSPECT;
@@ -163,7 +163,7 @@ static void await_echo(struct hang *h, uint64_t ms)
     uv_timer_start(&h->echo, on_no_echo, ms, 0);
 }
 
-/* Where timers are late, others are, too. */
+/* Where timers are late, other processes are late, too. */
 static void on_no_echo(uv_timer_t *t)
 {
     struct hang *h = container_of(t, struct hang, echo);

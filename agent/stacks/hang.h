@@ -17,7 +17,7 @@ struct hang;
 struct hang_callbacks {
     void *arg;
     bool (*get_signs)(void *arg, int local_rank,
-                      struct hang_signs *out); /* false: it does not run */
+                      struct hang_signs *out); /* false: the worker does not run */
     /* Fills in when the worker's operation of that number began, and of which kind it is. False:
      * that is not known any more. */
     bool (*get_op)(void *arg, int local_rank, uint64_t number, struct hang_signs *out);
@@ -37,7 +37,8 @@ struct hang *hang_new(uv_loop_t *loop, int nproc, double after, const struct han
 
 /* The workers of another round are watched, or none. */
 void hang_reset(struct hang *h, bool watch);
-/* Some node suspects a hang, perhaps this one: the coordinator sends that to all. */
+/* Some node, perhaps this one, suspects a hang: the coordinator sends the suspicion to all
+ * nodes. */
 void hang_on_suspicion(struct hang *h, const struct rdzv_request *r);
 /* Whether a worker has been silent for less than half of the time that it may be. */
 bool hang_was_active(const struct hang *h, int local_rank);

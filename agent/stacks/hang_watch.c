@@ -3,7 +3,7 @@
 #include <string.h>
 
 #define CPU_SHARE    5   /* the part of a CPU that is a sign of life: one fifth */
-#define CPU_MS       100 /* for which it is measured */
+#define CPU_MS       100 /* the least time over which the use of CPUs is measured */
 #define UNLEARNT_MIN 60000000000ull
 #define DATA         1 /* the kind of a sign with data, of who has no recorded operations; else 0 */
 
@@ -61,7 +61,7 @@ static void learn(struct hang_rank *r, uint64_t kind, uint64_t ns)
     g->n += g->n < 2 * HANG_EARLY;
 }
 
-/* How long a gap may be without being suspicious. */
+/* The length that a gap may have without being suspicious. */
 static uint64_t gap_limit(const struct hang_gap *g)
 {
     uint64_t usual = 3 * g->usual, longest = 2 * g->longest;
@@ -112,7 +112,7 @@ uint64_t hang_rank_limit(const struct hang_rank *r, uint64_t after_ns)
     uint64_t limit = g ? gap_limit(g) : 0;
     if (r->ngaps < HANG_LEARNT)
         return hang_unlearnt_limit(after_ns);
-    for (int i = 0; i < HANG_KINDS && !g; i++) { /* what it does now is new */
+    for (int i = 0; i < HANG_KINDS && !g; i++) { /* the present activity is new */
         uint64_t other = gap_limit(&r->gaps[i]);
         limit = other > limit ? other : limit;
     }

@@ -13,12 +13,12 @@
 
 struct hang_signs {
     uint64_t ops;     /* operations begun */
-    uint64_t kind;    /* of the last one: equal for operations of the same form; 0 without any */
-    uint64_t output;  /* anything that changes when it prints */
+    uint64_t kind;    /* of the last operation: equal for operations of one form; 0: none */
+    uint64_t output;  /* any number that changes when the worker prints */
     uint64_t traffic; /* bytes through its sockets */
     uint64_t cpu_ms;
-    uint64_t at_ns; /* when the last of these was, as far as that is known; 0: it is not */
-    uint64_t sent;  /* of the traffic, what it has sent itself, and when it did */
+    uint64_t at_ns; /* when the last traffic was; 0: not known */
+    uint64_t sent;  /* the part that the worker has sent, and when it sent last */
     uint64_t sent_ns;
 };
 
@@ -38,7 +38,7 @@ struct hang_gap {
 struct hang_rank {
     struct hang_signs last;
     uint64_t looked_ns, looked_cpu_ms;
-    uint64_t alive_ns; /* when the last sign was seen; 0: it is not watched */
+    uint64_t alive_ns; /* when the last sign was seen; 0: the worker is not watched */
     uint64_t ngaps;
     struct hang_gap gaps[HANG_KINDS];
 };
@@ -48,8 +48,8 @@ struct hang_rank {
  * taken as long, too. */
 #define HANG_EARLY 8
 
-/* Until so many gaps of a worker are known the limit is HANG_UNLEARNT times --hang_after, and a
- * minute at least: the first step compiles, loads and connects. */
+/* The number of known gaps of a worker below which the limit is HANG_UNLEARNT times --hang_after,
+ * and a minute at least: the first step compiles, loads and connects. */
 #define HANG_LEARNT   8
 #define HANG_UNLEARNT 20
 
@@ -58,10 +58,10 @@ void hang_rank_reset(struct hang_rank *r);
 /* Takes note of the signs at `now`. */
 void hang_rank_look(struct hang_rank *r, const struct hang_signs *s, uint64_t now);
 
-/* How long its silence may last: hang_unlearnt_limit() at first, then the longest of `after`, three
- * times the usual gap and twice the longest one of late. */
-/* The same while too little is known of it (HANG_LEARNT). */
+/* The limit for a worker of which too little is known (HANG_LEARNT). */
 uint64_t hang_unlearnt_limit(uint64_t after_ns);
+/* The time for which the worker's silence may last: hang_unlearnt_limit() at first, then the
+ * longest of `after`, three times the usual gap and twice the longest one of late. */
 uint64_t hang_rank_limit(const struct hang_rank *r, uint64_t after_ns);
 uint64_t hang_rank_silence(const struct hang_rank *r, uint64_t now);
 

@@ -16,9 +16,9 @@
 #include "core/mem.h"
 #include "core/parse.h"
 
-/* Of a round, and of a state of the agent in it. */
+/* The state of a round, for one state of the agent in the round. */
 struct verdict_here {
-    bool in_place; /* this node judges in place of a coordinator without workers */
+    bool in_place; /* this node decides in place of a coordinator without workers */
     enum hang_state state;
     char text[512];
 };
@@ -33,7 +33,7 @@ struct hangs {
 
 /* ------------------------------------------------------------------------------- signs of life */
 
-/* The same for operations of the same group and size. */
+/* Equal for operations of the same kind, group and size. */
 static uint64_t form_of_op(const struct segment_last_op *op)
 {
     return op->group * 31 + op->bytes;
@@ -83,7 +83,7 @@ static bool may_judge(void *arg)
     return h->now.in_place || node_leads(h->n);
 }
 
-/* A coordinator without workers is in no round: it asks the first node to judge in its place. */
+/* A coordinator without workers is in no round: it asks the first node to decide in its place. */
 static void on_suspicion(struct hangs *h, const struct rdzv_request *r)
 {
     struct node *n = h->n;

@@ -41,10 +41,10 @@ struct run {
     int pid, pidfd;
     struct inspect_worker *workers;
     size_t n;
-    char bytes[16384]; /* of its output */
+    char bytes[16384]; /* of the program's output */
     struct inspect_reader reader;
     struct samples all;
-    struct err trouble; /* why there are no further samples; code 0: its end is the reason */
+    struct err trouble; /* why there are no further samples; code 0: the end of the program */
     bool over;
 };
 
@@ -114,7 +114,7 @@ static bool is_asked(void *arg, int rank, int pid)
     return false;
 }
 
-/* Why it has ended before it was done. */
+/* Describes why dlaunch-inspect has ended before all samples were taken. */
 static void explain_end(struct run *r)
 {
     int exit_code;
@@ -232,7 +232,7 @@ static int start_program(struct run *r, const char *path, struct err *e)
     return uv_read_start((uv_stream_t *)&r->pipe, on_alloc, on_read);
 }
 
-/* Where it is missing, the job goes on, and its owner learns so once. */
+/* A job goes on without dlaunch-inspect, and its owner gets one line about that. */
 static int find_and_start(struct run *r, struct err *e)
 {
     struct sampler *s = r->sampler;

@@ -14,11 +14,11 @@
 #define PLACE_MS  40  /* between two looks at what a rank does outside of operations */
 #define PLACES_OF 64  /* of these looks count, roughly the last ones */
 
-/* Where a worker was when it was not in an operation. */
+/* The place in which a worker was when it was not in an operation. */
 struct places {
     unsigned n[KERNEL_SIDE_PLACES];
-    char call[48]; /* that it slept in more often than in all others together, if there is one */
-    int lead;      /* how often it has been seen more than others */
+    char call[48]; /* the call in which it slept more often than in all others together, or "" */
+    int lead;      /* how often that call was seen more than others */
 };
 
 struct slow {
@@ -56,7 +56,7 @@ static void add_place(struct places *p, enum kernel_side_place at, const char *c
     p->lead += strncmp(p->call, call, sizeof(p->call) - 1) == 0 ? 1 : -1;
 }
 
-/* Only ranks that are behind are worth it. */
+/* Only ranks that are behind are looked at. */
 static void on_place(uv_timer_t *t)
 {
     struct slow *s = container_of(t, struct slow, place);
@@ -125,7 +125,8 @@ bool slow_get_scores(const struct slow *s, int local_rank, struct slow_scores *o
     return true;
 }
 
-/* ------------------------------------------------------------------------------------ the judge */
+/* ------------------------------------------------------------------------------------ the
+ * coordinator's node */
 
 static bool get_worker(struct rd *r, struct slow_count *c, struct places *p)
 {

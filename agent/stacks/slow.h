@@ -1,8 +1,8 @@
 /* slow.h: --slow_ranks: ranks that the others wait for while all of them run.
  *
  * The coordinator's node asks all nodes every LOOK_MS how long their workers have waited in
- * operations (core/segment.h), judges (slow_watch.h), and tells every node when other ranks are
- * slow. Each node also finds out what its own workers do outside of operations. */
+ * operations (core/segment.h), finds the slow ranks (slow_watch.h), and tells every node when other
+ * ranks are slow. Each node also finds out what its own workers do outside of operations. */
 #ifndef AGENT_STACKS_SLOW_H
 #define AGENT_STACKS_SLOW_H
 
@@ -16,14 +16,15 @@ struct slow;
 
 struct slow_callbacks {
     void *arg;
-    /* False: the worker does not run. *pid: its process; *inside: it is in an operation. */
+    /* False: the worker does not run. *pid: the worker's process; *inside: the worker is in an
+     * operation. */
     bool (*get_count)(void *arg, int local_rank, struct slow_count *out, int *pid, bool *inside);
     /* The round's; NULL: none runs. */
     const struct rank_table *(*table)(void *arg, int *group_rank);
     bool (*leads)(void *arg); /* the coordinator is in this process */
     bool (*request)(void *arg, const struct rdzv_request *r);
     void (*answer)(void *arg, const struct rdzv_answer *a);
-    /* On the coordinator's node: these are slow now; "": none. */
+    /* Called on the coordinator's node: these ranks are slow now; "": none. */
     void (*on_slow)(void *arg, const char *ranks, const char *text);
 };
 
@@ -40,7 +41,7 @@ struct slow_scores {
     double relative, own;
     double waited_s;
 };
-/* False: nothing is known of it. NULL is allowed. */
+/* False: nothing is known of the worker. NULL is allowed. */
 bool slow_get_scores(const struct slow *s, int local_rank, struct slow_scores *out);
 
 void slow_close(struct slow *s, void (*on_closed)(void *arg), void *arg);

@@ -14,7 +14,7 @@ struct slow_ranks {
     struct node *n;
     struct slow *slow;
     char now[512]; /* which ranks are slow in this round, one line; "": none */
-    char *last;    /* which ones were last; NULL: none ever */
+    char *last;    /* the ranks that were slow last; NULL: none ever */
 };
 
 static bool get_count(void *arg, int local_rank, struct slow_count *out, int *pid, bool *inside)

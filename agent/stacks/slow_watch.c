@@ -30,7 +30,7 @@ void slow_job_put(struct slow_job *j, int rank, const struct slow_count *c)
     struct slow_rank *r = &j->ranks[rank];
     r->now = *c;
     if (r->last.at_ns && (c->at_ns < r->last.at_ns || c->ops < r->last.ops ||
-                          c->waited_ns < r->last.waited_ns)) /* it has started again */
+                          c->waited_ns < r->last.waited_ns)) /* the worker has started again */
         r->last = *c;
     else if (!r->last.at_ns)
         r->last = *c;
@@ -97,7 +97,7 @@ static bool is_slow(const struct slow_rank *r, double limit)
     if (r->slow)
         return behind_lately(r, SLOW_FIRST, 0, &certain, &times) > limit / 2;
     if (r->looks == 0 || r->behind[(r->looks - 1) % SLOW_LOOKS] <= limit / 2)
-        return false; /* if it is slow, another look soon says so */
+        return false; /* a slow rank shows in another look soon */
     for (size_t i = 0; i < ARRAY_LEN(sets) && r->looks >= sets[i].looks; i++) {
         double behind = behind_lately(r, (int)sets[i].looks, limit / 2, &certain, &times);
         if (behind > limit && certain && times >= sets[i].times)

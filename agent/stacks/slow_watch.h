@@ -19,7 +19,7 @@
 struct slow_count {
     uint64_t at_ns;
     uint64_t waited_ns; /* in operations */
-    uint64_t ops;       /* that it has begun */
+    uint64_t ops;       /* operations that the worker has begun */
 };
 
 #define SLOW_LOOKS 64 /* that are kept */
@@ -51,17 +51,17 @@ bool slow_job_look(struct slow_job *j);
 
 struct slow_finding {
     double behind;        /* the part of their time that the others wait for it */
-    unsigned last, looks; /* it was behind most in so many of so many looks */
+    unsigned last, looks; /* the rank was behind most in `last` of `looks` looks */
 };
 struct slow_finding slow_job_finding(const struct slow_job *j, int rank);
 
-/* How fast one worker is, lately. */
+/* The recent speed of one worker. */
 struct slow_pace {
     struct slow_count last;
     unsigned looks;
     double busy;   /* the part of its time that it spends outside of operations */
-    double per_op; /* seconds of these for each operation... */
-    double best;   /* ...and the least that this was */
+    double per_op; /* seconds outside of operations for each operation, */
+    double best;   /* and the least value of that */
 };
 
 void slow_pace_look(struct slow_pace *p, const struct slow_count *c);

@@ -26,7 +26,7 @@
 struct owner {
     uint32_t inode;
     int local_rank;
-    uint8_t family; /* 0: the kernel has not listed it, or it does not count */
+    uint8_t family; /* 0: the kernel has not listed the socket, or it does not count */
     struct inet_diag_sockid id;
 };
 
@@ -61,7 +61,7 @@ void sockets_free(struct sockets *s)
     free(s);
 }
 
-/* -------------------------------------------------------------------------- whose socket it is */
+/* -------------------------------------------------------------------------- owners of sockets */
 
 static int compare_owners(const void *a, const void *b)
 {
@@ -101,7 +101,7 @@ static void list_all(struct sockets *s)
         qsort(s->owners, s->n, sizeof(*s->owners), compare_owners);
 }
 
-/* ---------------------------------------------------------------------- what flowed through it */
+/* ---------------------------------------------------------------------- traffic of sockets */
 
 /* The later one of a time and of what was so many milliseconds ago. */
 static uint64_t later(uint64_t at, uint64_t now, uint64_t ago_ms)

@@ -11,8 +11,8 @@ struct sockets;
 
 struct sockets_traffic {
     uint64_t bytes; /* sent and acknowledged, and received, by all sockets that it has now */
-    uint64_t at_ns; /* when the last of these were; 0: none were */
-    uint64_t sent;  /* of these bytes, those that it has sent */
+    uint64_t at_ns; /* when the last byte was sent or received; 0: none */
+    uint64_t sent;  /* the bytes that the worker has sent */
     uint64_t sent_ns;
 };
 

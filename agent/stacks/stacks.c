@@ -11,7 +11,7 @@
 #include "core/mem.h"
 #include "core/parse.h"
 
-#define SMALL_JOB       32  /* nodes: in a larger one not every node asks all others */
+#define SMALL_JOB       32  /* nodes: in a larger job not every node asks all others */
 #define LAST_ANSWERS_MS 300 /* after --timeout, for the other nodes to ask for stacks */
 #define LOOK_MS         10  /* between two looks for that */
 
@@ -20,13 +20,13 @@ struct last_look {
     bool begun, over;
     enum stop_reason reason;
     int answers;       /* gatherer_answers() when all nodes that ask have been answered */
-    uint64_t since_ms; /* when this node had the stacks, and began to wait for that */
+    uint64_t since_ms; /* when this node had the stacks, and began to wait for other nodes */
 };
 
 struct stacks {
     struct node *n;
     struct gatherer *gatherer;      /* NULL: no stack was asked for */
-    struct inspect_worker *sampled; /* its workers; job->nproc */
+    struct inspect_worker *sampled; /* the node's workers; job->nproc */
     uv_timer_t timer;               /* looks for last answers */
     struct last_look last;
     char *kept; /* of the job, before it was stopped; NULL: none */
@@ -55,7 +55,8 @@ static void get_node(void *arg, struct gather_node *out)
                                 .n = count};
 }
 
-/* Adds what the flight recorder knows, and what is usual. */
+/* Adds the operation in the flight recorder, and whether the worker is silent for longer than
+ * usual. */
 static void complete_sample(void *arg, struct sample *sample)
 {
     struct stacks *s = arg;
@@ -200,7 +201,7 @@ static bool stacks_looked(void *state, enum stop_reason reason)
     s->last = (struct last_look){.begun = true, .reason = reason};
     s->n->calls->get_info(s->n, &info);
     bool small = info.nnodes <= SMALL_JOB;
-    int askers = info.nnodes < 2 ? 0 : small ? info.nnodes : 1; /* this node is one of them */
+    int askers = info.nnodes < 2 ? 0 : small ? info.nnodes : 1; /* this node is on the list */
     s->last.answers = gatherer_answers(gatherer_of(s)) + askers;
     gather(s->gatherer, info.coordinator || small, on_last_look, s);
     return false;

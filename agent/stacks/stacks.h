@@ -18,7 +18,7 @@ void stacks_of_job(void *state, const char *ranks, void (*on_done)(void *arg, js
 
 /* For other features of this room; `n` is their node. */
 struct gatherer *stacks_gatherer(const struct node *n);
-/* The report shows these. */
+/* Keeps the stacks for the report. */
 void stacks_keep(const struct node *n, const struct samples *all);
 /* Whether a worker has been silent for less than half of the time that it may be, as samples say.
  */

@@ -10,12 +10,12 @@
 
 #define LOOP_CPU_MS 3 /* at least, between the samples, of who runs all the time */
 
-/* What one rank does, of both samples. */
+/* The activity of one rank, as both samples show it. */
 enum conduct {
-    GONE,      /* it has ended well, or does not run */
-    SILENT,    /* its node does not answer */
-    MOVES,     /* it went on between the samples, or usually does not before long */
-    WAITS,     /* in an operation, or in what looks like one */
+    GONE,      /* the worker has ended well, or does not run */
+    SILENT,    /* the rank's node does not answer */
+    MOVES,     /* the rank went on between the samples, or is silent no longer than usual */
+    WAITS,     /* in an operation, or in a function that looks like one */
     STOPPED,   /* by a signal, or a debugger */
     IN_KERNEL, /* state D at both times, in the same place */
     STANDS,    /* in none, and does not move */
@@ -79,7 +79,7 @@ static const char *collective_of(const struct sample *s)
     return NULL;
 }
 
-/* Not if one of them is not known. */
+/* False if one of the two is not known. */
 static bool other_operation(const struct sample_op *a, const struct sample_op *b)
 {
     if ((a->reported && !b->number) || (b->reported && !a->number))
@@ -89,7 +89,7 @@ static bool other_operation(const struct sample_op *a, const struct sample_op *b
 
 static enum conduct conduct_of(const struct sample *a, const struct sample *b)
 {
-    if (b->silent) /* once only: its node is busy */
+    if (b->silent) /* sampled once only: the rank's node is busy */
         return a && !a->silent ? MOVES : SILENT;
     if (!b->nthreads || !b->threads[0].state)
         return GONE;
@@ -102,20 +102,22 @@ static enum conduct conduct_of(const struct sample *a, const struct sample *b)
         return WAITS;
     if (a->io_bytes != b->io_bytes)
         return MOVES;
-    if (!b->op.number && collective_of(b) && t->state == 'S') /* active: it has just come */
+    if (!b->op.number && collective_of(b) &&
+        t->state == 'S') /* active: the rank has just entered */
         return b->active ? MOVES : WAITS;
     if (!b->op.number && collective_of(b) && t->state == 'R' && collective_of(a))
-        return WAITS; /* it polls */
+        return WAITS; /* the rank polls */
     if (!same_functions(&a->threads[0], t) || (b->active && t->state != 'R'))
         return MOVES;
-    if (t->state == 'R' && b->cpu_ms < a->cpu_ms + LOOP_CPU_MS) /* it gets no CPU */
+    if (t->state == 'R' && b->cpu_ms < a->cpu_ms + LOOP_CPU_MS) /* the rank gets no CPU */
         return MOVES;
     if (t->state == 'D')
         return IN_KERNEL;
     return STANDS;
 }
 
-/* What a rank waits in: the same text on all ranks that wait together. */
+/* Describes the operation in which a rank waits: the text is equal for all ranks that wait
+ * together. */
 static const char *waits_in(const struct sample *s)
 {
     const char *frame = s->op.open ? NULL : collective_of(s);
@@ -143,8 +145,8 @@ struct court {
     const struct samples *all;
     enum conduct *conduct;
     bool by_place;              /* equal operations of different places of the program differ */
-    int waiting;                /* ranks that wait in what most wait in */
-    const struct sample *among; /* one of these; NULL: nobody waits */
+    int waiting;                /* ranks that wait in the operation in which most ranks wait */
+    const struct sample *among; /* one of these ranks; NULL: no rank waits */
 };
 
 static bool waits_alike(const struct court *c, const struct sample *a, const struct sample *b)
@@ -351,7 +353,7 @@ void hang_judge(const struct samples *first, const struct samples *second, struc
     if (c.among || count_conduct(&c, STOPPED) + count_conduct(&c, SILENT) > 0) {
         out->state = moves && !stands ? HANG_SUSPECT : HANG_HUNG;
         out->silent = count_conduct(&c, SILENT) > 0;
-        if (moves && stands) { /* those that move will come */
+        if (moves && stands) { /* the ranks that move will come */
             int n = 0;
             for (int i = 0; i < out->n; i++) {
                 for (size_t k = 0; k < second->n; k++) {

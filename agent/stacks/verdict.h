@@ -7,7 +7,7 @@
 
 enum hang_state {
     HANG_NONE,    /* the job goes on, or nobody waits for anybody */
-    HANG_SUSPECT, /* ranks wait for ranks that are slow: these move */
+    HANG_SUSPECT, /* ranks wait for slow ranks, which move */
     HANG_HUNG,
 };
 
@@ -22,11 +22,11 @@ struct verdict {
     char text[VERDICT_TEXT]; /* one line for people */
 };
 
-/* Both are sorted by rank. */
+/* `first` and `second` are sorted by rank. */
 void hang_judge(const struct samples *first, const struct samples *second, struct verdict *out);
 
-/* Where a rank is in the program: the function that called the operation that it waits in, else the
- * innermost one that is not the C library's; "". */
+/* Describes the place of a rank in the program: the function that called the operation that it
+ * waits in, else the innermost one that is not the C library's; "". */
 const char *hang_place(const struct sample *s);
 
 #endif

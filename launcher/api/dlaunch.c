@@ -222,7 +222,8 @@ static void put_plan(struct buf *to, const dlaunch_opts *o)
     free_words(&argv);
 }
 
-/* In a process group of its own: a Ctrl-C is for the calling program, which decides. */
+/* dlaunch gets a process group of its own: a Ctrl-C goes to the calling program alone, which
+ * decides. */
 static int start_dlaunch(struct dlaunch_job *j, const char *program, int end)
 {
     posix_spawn_file_actions_t files;
@@ -277,7 +278,7 @@ int dlaunch_version(void)
     return DLAUNCH_VERSION_NUMBER(major, minor, patch);
 }
 
-/* Another thread may fork meanwhile: its child is to know of both ends. */
+/* Another thread may fork meanwhile: the child has to know both ends. */
 static int open_socket(struct dlaunch_job *j)
 {
     int ends[2];
@@ -474,7 +475,7 @@ static int reap(struct dlaunch_job *j)
     while (pidfd >= 0 && (rc = poll(&f, 1, END_MS)) < 0 && errno == EINTR)
         ;
     if (pidfd >= 0 && rc == 0)
-        kill(j->pid, SIGKILL); /* its guardian sees to the workers */
+        kill(j->pid, SIGKILL); /* dlaunch's guardian ends the workers */
     close_fd(&pidfd);
     while ((rc = waitpid(j->pid, &status, 0)) < 0 && errno == EINTR)
         ;

@@ -27,14 +27,15 @@
 #include "launcher/control/control_dir.h"
 #include "rendezvous/rules/event_log.h"
 
-/* How often the socket is looked for. Not by inotify: to close an inotify descriptor the kernel
- * waits for an RCU grace period, which adds up to 20 ms to the end of every job. */
+/* The time between two checks that the socket exists. inotify would be slower: to close an inotify
+ * descriptor the kernel waits for an RCU grace period, which adds up to 20 ms to the end of every
+ * job. */
 #define LOOK_MS 2000
 
 #define EVENTS_AT_ONCE 256 /* that are written to a client that follows */
 
-/* Where the socket is. A job may outlive the login session that started it. When the folder of the
- * session is removed, the socket is made anew in another folder. */
+/* The state of the socket. A job may outlive the login session that started it. When the folder of
+ * the session is removed, the socket is made anew in another folder. */
 struct place {
     struct control *control;
     struct uvx_scope scope;
@@ -614,8 +615,8 @@ static void close_place(struct control *c)
     uvx_scope_close(&p->scope, on_place_closed, p);
 }
 
-/* Not at the start, where workers would wait for it: at the first look, or at the end of a job that
- * was shorter. */
+/* Removes sockets of dead launchers at the first check, or at the end of a shorter job; at the
+ * start, workers would wait for the removal. */
 static void sweep_once(struct control *c)
 {
     if (!c->swept && c->place)

@@ -52,7 +52,7 @@ struct control;
 int control_open(struct control **out, uv_loop_t *loop, const struct control_opts *opts,
                  struct err *e);
 
-/* There are further events, for clients that follow them. NULL is allowed. */
+/* Sends new events to clients that follow them. NULL is allowed. */
 void control_events_changed(struct control *c);
 
 /* The job has ended: leaves a file beside the socket, "<pid>-<end>.ended", with its last status,

@@ -30,7 +30,7 @@ int control_dir_open(const char *path, bool create, struct err *e);
 /* The pid in the name of a control socket; 0: it is not one. */
 long control_dir_pid(const char *name);
 
-/* Nobody listens on the socket: its launcher has been killed, or has not listened yet. */
+/* Whether nobody listens on the socket: its launcher has been killed, or has not listened yet. */
 bool control_dir_is_deaf(int dirfd, const char *name);
 
 /* The end of the name of a file about a job that has ended (control_keep()). */

@@ -215,7 +215,7 @@ static void put_event(const json_t *event, bool json)
     putchar('\n');
 }
 
-/* A launcher that sends its events, and those to come. */
+/* A connection to a launcher that sends its events, and those to come. */
 struct follower {
     int fd;
     struct buf b;

@@ -13,8 +13,8 @@ json_t *ctl_job_state(struct job *j);
 
 /* Each returns an exit status. */
 int ctl_events(struct job *j, bool follow, bool json);
-/* Until the event has happened, at most `timeout` seconds (negative: for ever): 0, 124 for the
- * timeout, 1 if the job ends before. */
+/* Waits until the event has happened, at most `timeout` seconds (negative: for ever): 0, 124 for
+ * the timeout, 1 if the job ends before. */
 int ctl_wait(struct job *j, const char *event, double timeout, bool json);
 /* Prints the job as a trace (agent/report/timeline.h). */
 int ctl_timeline(struct job *j);

@@ -208,7 +208,7 @@ static void add_job(struct jobs *jobs, int dirfd, const char *name, const char *
     if (j->status)
         jobs->n++;
     else if (errno != ECONNREFUSED && errno != ENOENT &&
-             errno != ECONNRESET &&                       /* it has not ended */
+             errno != ECONNRESET &&                       /* the job has not ended */
              (errno != EPERM || dirfd != CONTROL_NO_DIR)) /* anybody can take such a name */
         add_silent_job(jobs, j, which);
 }
@@ -344,7 +344,8 @@ bool job_has_left_its_end(const struct job *j, double since_s)
     char path[CONTROL_PATH_MAX - 32];
     struct jobs left = {0};
     bool found = false;
-    /* In all folders: a socket with an abstract address does not say which one has the record. */
+    /* Looks in all folders: a socket with an abstract address does not say which folder has the
+     * record. */
     for (int i = 0; i < DIRS_MAX && control_dir_path(i, path); i++) {
         int dir = control_dir_open(path, false, NULL);
         left.dir[i] = dir < 0 ? NULL : fdopendir(dir);

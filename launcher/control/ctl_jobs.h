@@ -11,10 +11,10 @@
 #define JOBS_MAX 1024
 
 struct job {
-    long number; /* its pid as its socket's name has it */
-    long pid; /* as it is seen from here: another one where it runs in a container; 0: not at all */
-    long agent; /* the pid of its agent; 0: unknown */
-    int dirfd;  /* of the folder that its socket is in; borrowed */
+    long number; /* the launcher's pid in the name of its socket */
+    long pid;    /* the pid as seen from here, another one for a container; 0: not seen */
+    long agent;  /* the pid of its agent; 0: unknown */
+    int dirfd;   /* of the folder that its socket is in; borrowed */
     char name[32];
     json_t *status;
     bool ended; /* `status` is what its launcher left, with the events */

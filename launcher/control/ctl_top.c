@@ -122,7 +122,7 @@ static void __attribute__((format(printf, 2, 3))) row(struct screen *s, const ch
     }
     if (++s->used < s->rows)
         printf("\033[K%.*s\n", (int)text_span(shown, s->columns),
-               shown); /* at the last column it would erase that */
+               shown); /* at the last column the sequence would erase a character */
 }
 
 /* The text in a column of that width, in characters. */
@@ -206,7 +206,7 @@ static void measure(struct screen *s)
     s->used = 0;
 }
 
-/* How many of n rows are shown, of which `there` are known: so many that all fit. */
+/* Returns how many of n rows, of which `there` are known, fit on the screen. */
 static size_t fitting(const struct screen *s, size_t n, size_t there, int after)
 {
     int room = s->redraws ? s->rows - 1 - s->used - after : ROWS_MAX;

@@ -112,7 +112,8 @@ int daemon_log_to(struct daemon *d, const char *path, struct err *e)
     _cleanup_fd_ int fd = named_file_open(path, O_WRONLY | O_CREAT | O_APPEND, 0644, e);
     if (fd < 0)
         return fd;
-    /* Not a pipe or a socket: its reader, such as sshd, may wait until nobody has it any more. */
+    /* Does not keep a pipe or a socket open: its reader, such as sshd, may wait until no process
+     * has it open. */
     struct stat st;
     if (d->ready < 0 && fstat(STDERR_FILENO, &st) == 0 &&
         (S_ISCHR(st.st_mode) || S_ISREG(st.st_mode)))

@@ -97,7 +97,7 @@ static const char *time_text(double seconds, char out[32])
     return out;
 }
 
-/* How a job ended, in a column. */
+/* Describes how a job ended, for a column. */
 static const char *outcome(const json_t *s, char out[32])
 {
     long status = number_of(s, "exit_status");
@@ -200,7 +200,7 @@ static void print_job(const struct job *j)
     json_array_foreach(workers, i, w) print_worker(w);
 }
 
-/* The other nodes and their workers. */
+/* Prints the other nodes and their workers. */
 static void print_other_nodes(const struct job *j, const json_t *state)
 {
     const json_t *n, *w;

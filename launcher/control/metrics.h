@@ -26,7 +26,7 @@ struct metrics;
 int metrics_open(struct metrics **out, uv_loop_t *loop, const struct metrics_opts *opts,
                  struct err *e);
 
-/* From here on there is an agent to ask. NULL is allowed. */
+/* Sets the agent that requests ask. NULL is allowed. */
 void metrics_start(struct metrics *m);
 
 /* Closes the connections and removes the file; the loop frees the rest. NULL is allowed. */

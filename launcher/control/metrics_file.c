@@ -32,7 +32,7 @@ struct metrics_file {
     char folder[PATH_MAX / 2], name[NAME_MAX], path[PATH_MAX];
     atomic_int users;
     atomic_int error;     /* errno: why no further page is written */
-    bool said;            /* it has been reported */
+    bool said;            /* the failure has been reported */
     pthread_mutex_t lock; /* held while a thread works with the files; protects what follows */
     bool swept, closed;
     int fd; /* of the file, for its lock; -1: there is none */

@@ -146,7 +146,8 @@ static const struct source *find_source(char *const *envp)
 
 /* ---------------------------------------------------------------------------------- the options */
 
-/* How many hosts the user asks for; 0: not for several, or the place to meet is given. */
+/* Returns the number of hosts that the user asks for; 0: not several, or the user has named the
+ * place to meet. */
 static long hosts_wanted(const struct options *o)
 {
     long np = opt_given(o, OPT_np) ? opt_number(o, OPT_np) : 0;

@@ -82,7 +82,7 @@ static void *dial_run(void *arg)
         r->error = ETIMEDOUT; /* all of the time was the name server's */
     snprintf(r->why, sizeof(r->why), "%s", rc != 0 ? gai_strerror(rc) : err_text(r->error, why));
     if (write(c->threads, r, sizeof(*r)) != sizeof(*r) && r->fd >= 0)
-        close(r->fd); /* nobody waits for it any more */
+        close(r->fd); /* nobody waits for the connection any more */
     free(c->host);
     free(c);
     return NULL;

@@ -9,7 +9,7 @@
 
 struct dial {
     int results; /* to be watched for dial_next(); -1: not open */
-    int threads; /* their end of the pipe, which is never closed: one may still be under way */
+    int threads; /* the threads' end of the pipe, never closed: a thread may still run */
 };
 #define DIAL_INIT                    \
     {                                \

@@ -27,12 +27,12 @@ struct copy {
 
 struct forward {
     uint32_t host;       /* as the head counts */
-    pid_t pid;           /* of its ssh */
+    pid_t pid;           /* of the host's ssh */
     int in, out, err;    /* -1: closed */
-    bool closing;        /* its input ends after `to` */
+    bool closing;        /* the ssh's input ends after `to` */
     struct copy dlaunch; /* with dlaunch-inspect */
     struct copy program;
-    struct buf to; /* written after what is copied */
+    struct buf to; /* written after the copies */
 };
 
 static void end_copy(struct copy *c)
@@ -172,7 +172,7 @@ static int start_host(struct forwards *fs, const struct frame_forward *w, struct
     if (rc == 0)
         rc = run_ssh(fs, &f, start.argv, &e);
     forward_start_fini(&start);
-    if (rc < 0) { /* told as an ssh tells that it failed */
+    if (rc < 0) { /* reported as an ssh reports that it failed */
         put_said(out, f.host, &e);
         put_ended(out, f.host, FAILED << 8);
         forward_fini(&f);
@@ -193,7 +193,7 @@ int forwards_take(struct forwards *fs, const struct frame *frame, const char *pr
         return start_host(fs, &w, out);
     struct forward *f = forward_of(fs, w.host);
     if (!f)
-        return 0; /* its end is on the way to the head */
+        return 0; /* the report of the end is on the way to the head */
     switch (w.what) {
     case FORWARD_BYTES:
         if (f->in >= 0) {

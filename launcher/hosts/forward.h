@@ -22,8 +22,8 @@ struct forwards {
     size_t n;
 };
 
-/* Does what the head asks for. program: the path of the program that has been copied to this host;
- * NULL: there is none. What there is to tell is appended to *out. 0, or -EPROTO. */
+/* Carries out a request of the head. program: the path of the program that has been copied to this
+ * host; NULL: there is none. What there is to tell is appended to *out. 0, or -EPROTO. */
 int forwards_take(struct forwards *f, const struct frame *frame, const char *program,
                   struct buf *out);
 
@@ -32,10 +32,10 @@ size_t forwards_polled(const struct forwards *f);
 void forwards_poll(const struct forwards *f, struct pollfd *fds, bool full);
 /* Reads and writes what can be, as poll(2) has told for the same hosts. */
 void forwards_go_on(struct forwards *f, const struct pollfd *fds, struct buf *out);
-/* After SIGCHLD. */
+/* To be called after SIGCHLD. */
 void forwards_reap(struct forwards *f, struct buf *out);
 
-/* The head is gone: the hosts learn it by the end of their input. */
+/* The head is gone: ends the input of the hosts, which tells them. */
 void forwards_hang_up(struct forwards *f);
 /* Closes the descriptors and forgets the hosts. */
 void forwards_fini(struct forwards *f);

@@ -70,7 +70,7 @@ void frame_hello_put(struct buf *b, const struct frame_hello *h)
     buf_fini(&body);
 }
 
-/* Another version may say more. */
+/* Another version may send more. */
 int frame_hello_get(const struct frame *f, struct frame_hello *out)
 {
     struct rd r = rd_init(f->body, f->len);
@@ -79,7 +79,7 @@ int frame_hello_get(const struct frame *f, struct frame_hello *out)
     out->port = rd_u16(&r);
     rd_str(&r, out->here, sizeof(out->here));
     rd_str(&r, out->head, sizeof(out->head));
-    out->protocol = r.p == r.end ? 1 : rd_u16(&r); /* the first one told none */
+    out->protocol = r.p == r.end ? 1 : rd_u16(&r); /* the first version sent none */
     return r.bad ? -EPROTO : 0;
 }
 

@@ -34,7 +34,7 @@
 #define FRAME_WINDOW   262144 /* bytes of standard input under way to a host */
 
 enum frame_type {
-    /* From a host. */
+    /* Frames from a host. */
     FRAME_HELLO = 1, /* struct frame_hello */
     FRAME_OUT,       /* bytes of the workers' standard output */
     FRAME_ERR,       /* and standard error */
@@ -46,7 +46,7 @@ enum frame_type {
     FRAME_EVENTS,    /* lines of --events */
     FRAME_EXIT,      /* struct frame_exit, of the launcher; only FORWARDED follows */
     FRAME_FORWARDED, /* struct frame_forward, from a host that is reached through this one */
-    /* From the head. */
+    /* Frames from the head. */
     FRAME_PROGRAM, /* the bytes of a file, to be run in place of argv[program_at] */
     FRAME_PLAN,    /* struct plan_of_host */
     FRAME_INPUT,
@@ -74,8 +74,8 @@ long frame_get(const void *p, size_t n, struct frame *out);
 struct frame_hello {
     char version[64];
     char host[256]; /* gethostname() */
-    int port;       /* on which it listens, on all its addresses; 0: not */
-    char here[64];  /* its address, as the head has reached it; "" unknown */
+    int port;       /* on which the host listens, on all its addresses; 0: not */
+    char here[64];  /* the host's address, as the head has reached it; "" unknown */
     char head[64];  /* the head's address, as seen from there; "" */
     int protocol;   /* FRAME_PROTOCOL there */
 };
@@ -86,10 +86,10 @@ int frame_hello_get(const struct frame *f, struct frame_hello *out);
  * NULL: all is. */
 const char *frame_hello_differs(const struct frame_hello *h, char why[160]);
 
-/* How a launcher ended. */
+/* The end of a launcher. */
 struct frame_exit {
     int status;
-    bool decided; /* a coordinator has told it; else the launcher had lost it, or left the job */
+    bool decided; /* from a coordinator; else the launcher had lost it, or left the job */
     uint64_t
         epoch; /* of that coordinator's last view: which of two coordinators is the later one */
     uint32_t counter;
@@ -99,13 +99,13 @@ int frame_exit_get(const struct frame *f, struct frame_exit *out); /* 0, -EPROTO
 
 /* The traffic of a host that is reached through another one. */
 enum forward_what {
-    /* To it. */
+    /* Frames to a host that is reached through another one. */
     FORWARD_START,   /* struct forward_start: run this command, which reaches it */
     FORWARD_BYTES,   /* for its standard input */
     FORWARD_PROGRAM, /* the same, as a FRAME_PROGRAM of the program that has been copied there */
     FORWARD_CLOSE,   /* the end of its standard input */
     FORWARD_KILL,    /* kill the command */
-    /* From it. */
+    /* Frames from such a host. */
     FORWARD_OUT,   /* its standard output */
     FORWARD_ERR,   /* its standard error */
     FORWARD_ENDED, /* u32: the command has ended, with this status of wait(2) */
@@ -119,7 +119,7 @@ struct frame_forward {
     const uint8_t *p;
     size_t len;
 };
-/* As many frames as it takes. */
+/* Appends bytes of a stream, in as many frames as they take. */
 void frame_forward_put(struct buf *b, enum frame_type type, uint32_t host, enum forward_what what,
                        const void *p, size_t len);
 int frame_forward_get(const struct frame *f, struct frame_forward *out); /* 0, -EPROTO */

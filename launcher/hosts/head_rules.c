@@ -14,7 +14,7 @@
 
 #define AGAIN_NS  (S / 2)  /* a signal this long after the first one is a further request */
 #define LAST_NS   (10 * S) /* for the hosts, after a further request to stop */
-#define UNREAD_NS (5 * S)  /* patience with a reader of the output, in a stopped job */
+#define UNREAD_NS (5 * S)  /* for a reader that takes nothing, in a stopped job */
 
 enum { MEETING, RUNNING, ENDING };
 
@@ -51,7 +51,7 @@ struct head_rules {
 
     bool began;        /* workers have begun to run, somewhere */
     size_t teller;     /* whose result is the best; HEAD_NO_HOST */
-    int end_status;    /* the head's own; -1: it has not ended the job */
+    int end_status;    /* the head's own status; -1: the head has not ended the job */
     uint64_t stop_ns;  /* the first signal that asks to stop; 0: none yet */
     uint64_t hurry_ns; /* a further one; 0: none yet */
     uint64_t limit_ns; /* 0: not known, or no limit */
@@ -231,7 +231,8 @@ void head_rules_closed(struct head_rules *r, size_t host, const char *why)
         head_rules_absent(r, host, text, 1);
         return;
     }
-    /* The other launchers see to the job, or see that it cannot go on. */
+    /* A host is lost while the job runs: the launchers of the other hosts continue the job, or end
+     * it. */
     move_host(r, host, GONE);
     if (r->job.state != ENDING)
         say(r, LOG_LEVEL_WARN, host, "%s", text);
@@ -339,8 +340,7 @@ void head_rules_limit(struct head_rules *r, uint64_t limit_ns)
     r->limit_ns = limit_ns;
 }
 
-/* The end of the patience with a reader of the output that blocks the job's end; UINT64_MAX: there
- * is none. */
+/* The time until which a reader of the output may block the job's end; UINT64_MAX: no limit. */
 static uint64_t unread_end(const struct head_rules *r)
 {
     uint64_t since =

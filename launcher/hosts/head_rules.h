@@ -43,7 +43,7 @@ void head_rules_free(struct head_rules *r); /* NULL is allowed */
 
 /* Events. */
 void head_rules_ready(struct head_rules *r, size_t host); /* its dlaunch waits for the plan */
-void head_rules_began(struct head_rules *r, size_t host); /* its workers have begun to run */
+void head_rules_began(struct head_rules *r, size_t host); /* the host's workers have begun to run */
 /* The launcher of the host has ended. reported: the launcher has told a report. */
 void head_rules_told(struct head_rules *r, size_t host, const struct frame_exit *f, bool reported);
 /* The host cannot be in the job, for the reason `why`; so the job would end with this status. */
@@ -63,7 +63,7 @@ enum head_act {
     HEAD_ACT_PLAN,   /* each host with a rank gets its plan */
     HEAD_ACT_DROP,   /* host: is not wanted; whatever was begun there ends */
     HEAD_ACT_SIGNAL, /* host, signo */
-    HEAD_ACT_KILL,   /* host: its connection ends now */
+    HEAD_ACT_KILL,   /* host: the connection to the host ends now */
     HEAD_ACT_HURRY,  /* no reader of the output is waited for any more */
 };
 #define HEAD_NO_HOST SIZE_MAX
@@ -91,7 +91,7 @@ int head_rules_status(const struct head_rules *r);
 /* The host whose result is the job's; HEAD_NO_HOST: there is none. */
 size_t head_rules_teller(const struct head_rules *r);
 
-/* Every count and every choice, computed anew, is what is kept; else it aborts. */
+/* Computes every count and every choice anew, and asserts that the kept ones are equal. */
 void head_rules_check(const struct head_rules *r);
 
 #endif

@@ -25,7 +25,7 @@ struct host {
 struct host_list {
     struct host *host;
     size_t n, cap;
-    struct options *o; /* its memory */
+    struct options *o; /* the list's memory */
 };
 
 /* Adds the hosts of -H: entries parted by commas or blanks. */

@@ -127,7 +127,7 @@ bool peer_has_to_write(const struct peer *p)
 static void forward(struct peer *p, enum forward_what what, const void *bytes, size_t n)
 {
     if (!takes(p->via))
-        return; /* its end, and so that of p, comes next */
+        return; /* the end of the process, and so that of p, comes next */
     frame_forward_put(&p->via->to, FRAME_FORWARD, p->number, what, bytes, n);
     peer_write(p->via);
 }
@@ -353,7 +353,7 @@ static bool may_pass(const struct peer *p)
 bool peer_ended(struct peer *p, int status)
 {
     bool early = p->state == PEER_CONNECTING;
-    while (p->err >= 0 && read_said(p)) /* not to its end: ssh may leave a process behind */
+    while (p->err >= 0 && read_said(p)) /* not to the pipe's end: ssh may leave a process behind */
         ;
     close_fd(&p->in);
     close_fd(&p->err);

@@ -42,10 +42,10 @@ struct peer {
     int rank; /* of its node; -1: not planned */
 
     uint32_t number;  /* of this host, for FRAME_FORWARD */
-    struct peer *via; /* the host that is to reach it; NULL: this one */
+    struct peer *via; /* the host that is to reach this host; NULL: the head */
     bool through;     /* being reached, or reached, by that host, which has not told of the end */
 
-    bool by_daemon, no_daemon; /* of this attempt; there is none, or none that can be used */
+    bool by_daemon, no_daemon; /* of this attempt; dlaunch is missing there, or cannot be used */
     bool dialing;              /* being connected to the daemon */
     struct host_stream stream; /* the connection */
     bool refused;              /* the daemon has another token */
@@ -69,8 +69,8 @@ struct peer {
     bool exited;         /* the launcher has told how it ended */
     char *report, *json; /* malloc'ed, or NULL */
     size_t report_len, json_len;
-    uint32_t input_out; /* bytes of standard input that it has not taken */
-    uint32_t watched;   /* what epoll is asked for: bits of enum peer_end */
+    uint32_t input_out; /* bytes of standard input that the host has not taken */
+    uint32_t watched;   /* events asked of epoll: bits of enum peer_end */
 };
 
 enum peer_end { PEER_IN, PEER_OUT, PEER_ERR };
@@ -81,7 +81,8 @@ void peer_fini(struct peer *p);
 /* Starts the process. */
 int peer_start(struct peer *p, struct spawner *s, const char *path, char **argv, struct err *e);
 
-/* The same on the host p->via, which is READY. copied: dlaunch goes in front of everything else. */
+/* Starts the connection from the host p->via, which is READY. copied: dlaunch is sent in front of
+ * everything else. */
 void peer_start_through(struct peer *p, char **argv, bool copied);
 /* Takes what p->via tells of p. 1: the process has ended, with *status; 0; -EPROTO. */
 int peer_forwarded(struct peer *p, const struct frame_forward *f, int *status);
@@ -114,8 +115,8 @@ void peer_send_byte(struct peer *p, enum frame_type type, int byte);
 
 /* The host learns that it is not wanted: it ends what it runs. */
 void peer_drop(struct peer *p);
-/* The same without waiting for it. srun is asked to end its step first; a second call
- * kills it. */
+/* Ends the process without waiting for its end. srun is asked to end its step first; a second call
+ * kills srun. */
 void peer_kill(struct peer *p);
 
 /* The process has ended; its status as wait(2) gives it. Reads what is left of it. True: ssh could

@@ -235,7 +235,8 @@ int plan_options_without_hosts(struct options *o, struct err *e)
         return -EINVAL;
     if (!o->exported && !o->exported_all)
         return 0;
-    /* Without a value in the command line the variable is what it is here. */
+    /* A variable without a value in the command line has the value of this process's
+     * environment. */
     char *const none[] = {NULL}, **lists[] = {programs_exports(o, o->exported_all, none),
                                               programs_exports(o, o->exported, none)};
     size_t n = o->nenv;

@@ -15,7 +15,7 @@ struct job_of_hosts {
 /* Checks the options that several hosts cannot have. */
 int plan_options_check(struct options *o, const struct host_list *hosts, struct err *e);
 
-/* How many hosts the job is to have: at least *min, at most *max, and *spares more. */
+/* Computes the number of hosts of the job: at least *min, at most *max, and *spares more. */
 int plan_options_nodes(struct options *o, size_t nhosts, int *min, int *max, int *spares,
                        struct err *e);
 
@@ -27,7 +27,8 @@ char **plan_options_argv(struct options *o, const struct job_of_hosts *j, const 
 /* "NAME=value" for the workers: [env] of the file, --export, the GPUs that a filter has left. */
 char **plan_options_env(struct options *o, char *const *environment, const struct host *h);
 
-/* Without hosts: --np, --ppn and --export for a launcher on each node. */
+/* For a job without a list of hosts: applies --np, --ppn and --export for a launcher on each
+ * node. */
 int plan_options_without_hosts(struct options *o, struct err *e);
 
 #endif

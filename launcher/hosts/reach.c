@@ -116,7 +116,7 @@ int reach_init(struct reach *r, struct options *o, const struct copies *copies, 
         options_printf(o, "ConnectTimeout=%.0f", ceil(opt_seconds(o, OPT_start_timeout))),
         "-o",
         options_printf(o, "ServerAliveInterval=%d", ALIVE_S)};
-    /* Otherwise srun hands on whole lines only. */
+    /* Without this option srun hands on whole lines only. */
     const char *const of_srun[] = {"--nodes=1", "--ntasks=1", "--ntasks-per-node=1",
                                    "--overlap", "--mpi=none", "--unbuffered",
                                    "--no-kill", "--quiet"}; /* no-kill: another node may be lost */

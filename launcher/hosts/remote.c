@@ -60,7 +60,7 @@ struct remote {
     struct frame_exit result; /* of the launcher */
     int listen_fd, state_fd, input_fd, report_fd, json_fd, signals;
     struct stream streams[4];            /* output, error, dlaunch's own lines, events */
-    pid_t launcher;                      /* -1: it has ended */
+    pid_t launcher;                      /* -1: the launcher has ended */
     sigset_t mask;                       /* for the launcher */
     uint64_t kill_ns, drain_ns, stop_ns; /* stop_ns: of the first signal that asks for the end */
     char folder[512];                    /* of the copied program; "" none */
@@ -101,7 +101,7 @@ struct writing {
     uint8_t *program;
     size_t len;
     int done_fd, rc;
-    atomic_bool cancelled; /* nobody wants it any more: what is there is removed again */
+    atomic_bool cancelled; /* nobody wants the copy any more: the written part is removed */
 };
 
 static int write_pieces(struct writing *w, const char *path)
@@ -447,7 +447,7 @@ static int signal_of(const struct frame *f)
     return signo > 0 && signo < SIGRTMIN && signo != SIGKILL && signo != SIGSTOP ? signo : 0;
 }
 
-/* Before the launcher runs. */
+/* Frames that may come before the launcher runs. */
 static void on_early_frame(struct remote *r, const struct frame *f)
 {
     int rc;
@@ -524,7 +524,7 @@ static void read_signals(struct remote *r)
     }
 }
 
-/* Reads what there is. False: the stream has ended. */
+/* Reads the available bytes. False: the stream has ended. */
 static bool read_head(struct remote *r)
 {
     ssize_t n = host_stream_read(&r->stream, STDIN_FILENO, &r->in);
@@ -747,7 +747,7 @@ static int wait_for_launcher(struct remote *r)
 {
     int status = 0;
     struct pollfd f = {r->signals, POLLIN, 0};
-    while (waitpid(r->launcher, &status, WNOHANG) == 0) { /* its last words were read already */
+    while (waitpid(r->launcher, &status, WNOHANG) == 0) { /* the last output was read already */
         if (poll(&f, 1, 100) > 0)
             read_signals(r);
         if (r->stop_ns && mono_ns() >= r->stop_ns + LAST_S * 1000000000ull)

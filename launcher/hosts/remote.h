@@ -12,7 +12,8 @@
 
 #include "launcher/hosts/host_stream.h"
 
-/* The launcher says so when a coordinator has told the job's result: epoch and counter. */
+/* The message by which the launcher reports that a coordinator has sent the job's result: epoch and
+ * counter. */
 #define REMOTE_DECIDED "X_DLAUNCH_DECIDED=%llx.%u"
 
 /* The launcher of such a host has these besides its options. */

@@ -115,8 +115,8 @@ static void close_all_from(int first)
         close(fd);
 }
 
-/* Nothing of the daemon is left here but its environment and its log, for what goes wrong before
- * there is a launcher. */
+/* The process for a job keeps nothing of the daemon but its environment, and its log for failures
+ * before there is a launcher. */
 static int run_as_job(struct serve *s, struct handshake *g)
 {
     static const int own[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -144,7 +144,7 @@ static int run_as_job(struct serve *s, struct handshake *g)
 /* ------------------------------------------------------------------------------------ connections
  */
 
-/* Takes it out of the list, with nothing closed. */
+/* Takes the handshake out of the list, and closes nothing. */
 static struct handshake take_handshake(struct serve *s, size_t i)
 {
     struct handshake g = s->handshakes[i];

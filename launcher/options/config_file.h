@@ -14,7 +14,7 @@
 int config_file_read(struct options *o, const char *path,
                      void (*on_error)(void *arg, const char *line), void *arg);
 
-/* The same for text in memory; `path` is its name in messages. */
+/* Reads options from text in memory; `path` is its name in messages. */
 int config_text_read(struct options *o, const char *path, const char *text, size_t len,
                      void (*on_error)(void *arg, const char *line), void *arg);
 

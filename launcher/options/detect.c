@@ -71,7 +71,7 @@ static bool takes_rank(const struct options *o, long number)
     int lo = 0, hi = 0;
     parse_range(opt_text(o, OPT_nnodes), &lo, &hi, NULL);
     if (opt_given(o, OPT_node_rank) || (number >= hi && opt_number(o, OPT_spares)))
-        return false; /* or it is a spare */
+        return false; /* or the node is a spare */
     if (strcmp(opt_text(o, OPT_rdzv_backend), "static") == 0)
         return true;
     /* Nodes of other steps or jobs, numbered from 0 as well, may come to a place of the user's; and
@@ -213,8 +213,8 @@ static int slurm_step(struct options *o, char *const *envp, long job, long step,
     parse_range(opt_text(o, OPT_nnodes), &lo, &hi, NULL);
     if (nnodes < 1)
         return 0;
-    /* With more nodes than the step has, and a place where they meet, the job is of several steps
-     * (one srun for each node is usual): nothing of this one is true of all. */
+    /* A job with more nodes than the step has, and a place where they meet, consists of several
+     * steps (one srun for each node is usual): no fact about this step holds for the job. */
     if (hi > nnodes && where_given(o))
         return 0;
     /* Launchers of other steps, spare nodes for one, may come to a place of the user's. To that of
@@ -297,7 +297,7 @@ static bool is_among(char *const *names, long n, const char *name)
     return false;
 }
 
-/* How many hosts the file has; the first one in head. */
+/* Returns the number of hosts in the file; the first one in head. */
 static long read_hosts(const char *path, char head[HOST_MAX], struct err *e)
 {
     char *line = NULL, **names = NULL;

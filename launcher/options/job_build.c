@@ -189,7 +189,7 @@ static int build_node_rank(struct rdzv_config *c, struct options *o, struct err 
     const struct opt_value *rank = &o->value[OPT_node_rank];
     bool given = opt_given(o, OPT_node_rank);
     c->node_rank = -1;
-    /* As in build_nnodes(): a source with less precedence describes the job of many nodes. */
+    /* A source with less precedence describes the job of many nodes, as in build_nnodes(). */
     if (!opt_workers(o) ||
         (opt_flag(o, OPT_standalone) && rank->from < o->value[OPT_standalone].from))
         return 0;
@@ -576,8 +576,8 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
 
 /* -------------------------------------------------------------------------------------- workers */
 
-/* How many GPUs CUDA_VISIBLE_DEVICES names. torchrun counts what stands between commas, be it
- * nothing (an empty list means no GPU). */
+/* Returns the number of GPUs in CUDA_VISIBLE_DEVICES. torchrun counts the texts between commas,
+ * empty ones included (an empty list means no GPU). */
 static int named_gpus(const struct options *o, const char *visible)
 {
     if (!o->torchrun)
@@ -843,7 +843,8 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
     return 0;
 }
 
-/* stdio_list_parse(), its list kept with the options; NULL without a stream to copy from. */
+/* Calls stdio_list_parse(), and keeps the list with the options; NULL without a stream to copy
+ * from. */
 static char **build_filters(const struct job_spec *spec, struct options *o, enum opt_id id, int std)
 {
     bool teed = false;

@@ -8,9 +8,9 @@
 #include "launcher/options/elf_needed.h"
 
 struct library_search {
-    const struct elf_needed *program; /* all else is needed by it, directly or not */
+    const struct elf_needed *program; /* the program: it needs all other files, directly or not */
     const char *program_path;
-    char *cache; /* /etc/ld.so.cache, when it has been read */
+    char *cache; /* /etc/ld.so.cache, when the file has been read */
     size_t cache_len;
     bool cache_read;
 };

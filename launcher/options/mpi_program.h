@@ -8,7 +8,7 @@ struct mpi_program {
     enum mpi_kind kind;
     const char *name; /* of the implementation; NULL: the program needs no library of MPI */
     bool foreign;     /* an MPI that dlaunch does not know: `kind` is MPI_NONE */
-    char library[64]; /* by which it was recognised */
+    char library[64]; /* the library by which the MPI was recognised */
     char through[64]; /* the library that needs that one; "": the program itself does */
 };
 

@@ -195,7 +195,7 @@ static int read_mca(const struct mpi_words_to *to, const char *word, char **valu
 
 static const struct mpi_word {
     const char *name;   /* without its dashes; '_' for '-' */
-    const char *option; /* the same one here; NULL: `read` */
+    const char *option; /* the option of dlaunch; NULL: `read` */
     read_fn *read;
     int nvalues;
     const char *values; /* as messages call one */

@@ -451,7 +451,7 @@ struct path_test {
     bool letter;
 };
 
-/* As in argparse, -N and -.N are values and not options. */
+/* -N and -.N are values and not options, as in argparse. */
 static bool is_negative_number(const char *a)
 {
     const char *p = a + 1;

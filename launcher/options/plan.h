@@ -1,4 +1,4 @@
-/* plan.h: what would be done, for people: --print_config, --print_binding and
+/* plan.h: prints for people what dlaunch would do: --print_config, --print_binding and
  * --dry_run. */
 #ifndef LAUNCHER_OPTIONS_PLAN_H
 #define LAUNCHER_OPTIONS_PLAN_H

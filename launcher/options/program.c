@@ -29,7 +29,7 @@
 #define RUNPY \
     "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
-/* exec_find(), its result kept with the options. */
+/* Calls exec_find(), and keeps the result with the options. */
 static const char *program_lookup(struct options *o, const char *name, int *exit_status,
                                   struct err *e)
 {
@@ -168,7 +168,7 @@ static bool names_torch(const char *path)
     return found;
 }
 
-/* How warm interpreters are started, if the program is a Python script or module. */
+/* Finds the command for warm interpreters, if the program is a Python script or module. */
 static void find_warm(struct job_spec *spec, struct options *o, bool direct)
 {
     bool module = opt_flag(o, OPT_module);
@@ -297,7 +297,7 @@ static int find_all(struct job_spec *spec, struct options *o, int *exit_status, 
                                       .cwd = spec->cwd,
                                       .env = from->list[i].env,
                                       .numbered = from->list[i].numbered};
-        spec->warm.python = NULL; /* it is started before its rank is known */
+        spec->warm.python = NULL; /* the interpreter is started before its rank is known */
     }
     o->command = command;
     spec->programs = p;

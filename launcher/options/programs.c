@@ -196,7 +196,7 @@ static int split(struct options *o, char *const *environment, struct err *e)
         }
         begin = i + 1;
     }
-    o->exported = NULL; /* they are the first program's */
+    o->exported = NULL; /* these are the first program's */
     programs_order(p->spans, p->nspans);
     o->programs = p;
     return set_np(o, np, e);
@@ -349,7 +349,7 @@ static int read_lines(struct file *f, char *text, struct err *e)
     return f->p->n ? 0 : err_set(e, -EINVAL, "%s: there is no program in it", f->name);
 }
 
-/* How many workers there are, as far as the options tell; 0: they do not. */
+/* Returns the number of workers that the options give; 0: none given. */
 static long workers_of(const struct options *o)
 {
     long nodes, nproc;

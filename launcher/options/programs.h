@@ -18,7 +18,8 @@ int programs_read(struct options *o, char *const *environment, struct err *e);
 /* Whether the programs are those of so many workers. -EINVAL. */
 int programs_fit(struct options *o, long workers, struct err *e);
 
-/* The same as a list of words for another host, and back; NULL: the job has one program. */
+/* Encodes the programs as a list of words for another host, and decodes it; NULL: the job has one
+ * program. */
 char **programs_put(struct options *o);
 int programs_take(struct options *o, char *const *words, struct err *e);
 

@@ -1,4 +1,4 @@
-/* shell_split.h: a line of text into words, as a shell has them: blanks part words, 'single' and
+/* shell_split.h: splits a line of text into words, as a shell does: blanks part words, 'single' and
  * "double" quotes and backslashes keep them together. Nothing is expanded. */
 #ifndef LAUNCHER_OPTIONS_SHELL_SPLIT_H
 #define LAUNCHER_OPTIONS_SHELL_SPLIT_H

@@ -8,7 +8,7 @@
  * is larger than 16 MB. `name` is for messages. */
 char *text_read(int fd, const char *name, struct err *e);
 
-/* The same of a file; "-": standard input. */
+/* Reads a file to its end in the same way; "-": standard input. */
 char *text_file_read(const char *path, struct err *e);
 
 #endif

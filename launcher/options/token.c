@@ -319,7 +319,7 @@ static int secret_text(const struct auth *g, char out[TOKEN_TEXT_MAX], struct er
     return 0;
 }
 
-/* Does what use_named() does, and removes the variables. */
+/* Calls use_named(), and removes the variables. */
 static int take_named(struct auth *g, struct options *o, struct err *e)
 {
     int rc = use_named(g, o, e);

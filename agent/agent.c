@@ -157,9 +157,10 @@ static void end_operations(struct agent *a, const struct worker *w)
         why.first = w->failure;
         failure_describe(&w->failure, why.text, sizeof(why.text));
         features_stops(a->features, &why);
-        worker_group_abort(&a->group, &w->failure, why.text);
+        worker_group_end_operations(&a->group, &w->failure, why.text);
     } else {
-        worker_group_abort(&a->group, a->stop->has_first ? &a->stop->first : NULL, a->stop->text);
+        worker_group_end_operations(&a->group, a->stop->has_first ? &a->stop->first : NULL,
+                                    a->stop->text);
     }
 }
 
@@ -212,7 +213,7 @@ static void die(struct agent *a)
     guardian_unlink(a->link->page);
     rdzv_abandon(a->rdzv);
     log_set_writer(NULL, NULL);
-    log_set_patience(LOG_LAST_WORDS_MS);
+    log_set_timeout(LOG_LAST_WORDS_MS);
     struct oom_watch *oom = oom_watch_of(features_find(a->features, &oom_feature));
     log_error("the guardian process was killed%s; ended every worker", oom ? oom_words(oom) : "");
     _exit(128 + SIGKILL);
@@ -286,7 +287,7 @@ static void on_output_written(void *arg, bool all)
     a->group.pump = NULL;
     log_set_writer(NULL, NULL);
     if (!all)
-        log_set_patience(IMPATIENT_MS);
+        log_set_timeout(IMPATIENT_MS);
     agent_rules_written(a->rules, all);
     advance(a);
 }
@@ -308,8 +309,8 @@ static void finish(struct agent *a)
         a->cb.on_end(a->cb.arg, exit_status, exit_status ? result->text : "");
     /* The folder is removed before the report is made, which must not name a folder that is removed
      * because it is empty. */
-    log_dir_close_patiently(&a->group.log_dir, a->group.files);
-    struct stdio_pump_end end = {.patience = requested ? UNREAD_S : -1,
+    log_dir_close_timed(&a->group.log_dir, a->group.files);
+    struct stdio_pump_end end = {.unread_s = requested ? UNREAD_S : -1,
                                  .last_words = make_report(a),
                                  .on_closed = on_output_written,
                                  .arg = a};
@@ -444,7 +445,7 @@ static void carry_out(struct agent *a, const struct agent_action *action)
     case AGENT_FAILED:
         rdzv_failed(a->rdzv, &w->failure);
         break;
-    case AGENT_ABORT:
+    case AGENT_END_OPERATIONS:
         end_operations(a, w);
         break;
     case AGENT_SIGNAL_GROUPS:
@@ -1129,7 +1130,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
                  .loop = loop,
                  .scope = &a->scope,
                  .started_ns = mono_ns(),
-                 .oom_told = &link->page->oom_told,
+                 .oom_reported = &link->page->oom_reported,
                  .state_name = "INIT",
                  .log_dir = ""},
         .began_ns = day_ns(),

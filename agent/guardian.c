@@ -529,7 +529,7 @@ static int guardian_finish(struct guardian *g, pid_t agent)
     uint64_t lease = atomic_load(&g->page->lease_ns);
     bool over = lease && lease_clock_ns() >= lease; /* then the agent died of its fuse */
     block_all_signals();                            /* nothing may be left by half */
-    log_set_patience(LOG_LAST_WORDS_MS);
+    log_set_timeout(LOG_LAST_WORDS_MS);
     unsigned ended = end_everything(g, agent, &all);
     int status = EXIT_OURS;
     const char *plural = ended == 1 ? "process" : "processes";
@@ -580,7 +580,7 @@ int guardian_run(const struct guardian_opts *opts,
     if (agent == 0)
         agent_process(&g, agent_main, arg, &link);
     close_fd(&g.agent_end);
-    oom_open(&g.oom, &g.page->oom_told);
+    oom_open(&g.oom, &g.page->oom_reported);
     int status = EXIT_OURS;
     if (agent < 0) {
         spawn_explain("start the agent", error, &e);

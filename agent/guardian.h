@@ -28,14 +28,14 @@ struct guardian_page {
     _Atomic uint64_t
         lease_ns;           /* workers may live until then (lease_clock_ns()); 0: without limit */
     _Atomic uint32_t clean; /* 1: the agent has ended every worker itself */
-    _Atomic uint32_t abandoned; /* 1: some processes did not die, and the agent has named them */
-    _Atomic uint32_t nworkers;  /* workers started and not yet reaped, for messages */
-    _Atomic uint32_t suspended; /* 1: the agent stops, or is stopped, by guardian_suspend() */
-    _Atomic uint32_t heard;     /* stop signals that the agent has handled */
-    _Atomic uint32_t refused;   /* 1: the agent does not stop for the last SIGTSTP */
-    _Atomic uint64_t oom_told;  /* of both watches for kills by the kernel (oom.h) */
-    char cgroup[256];           /* to be killed and removed; "" none */
-    char unlink_path[4][256];   /* files and empty directories to remove when the agent cannot */
+    _Atomic uint32_t abandoned;    /* 1: some processes did not die, and the agent has named them */
+    _Atomic uint32_t nworkers;     /* workers started and not yet reaped, for messages */
+    _Atomic uint32_t suspended;    /* 1: the agent stops, or is stopped, by guardian_suspend() */
+    _Atomic uint32_t heard;        /* stop signals that the agent has handled */
+    _Atomic uint32_t refused;      /* 1: the agent does not stop for the last SIGTSTP */
+    _Atomic uint64_t oom_reported; /* of both watches for kills by the kernel (oom.h) */
+    char cgroup[256];              /* to be killed and removed; "" none */
+    char unlink_path[4][256];      /* files and empty directories to remove when the agent cannot */
 };
 
 struct guardian_link {

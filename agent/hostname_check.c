@@ -55,7 +55,7 @@ static void unref(struct hostname_check *n)
 /* ----------------------------------------------------------------------------------- the thread */
 
 /* Takes the address that Gloo would take: the first that this host can bind to. */
-static void judge(struct hostname_check *n, const struct addrinfo *list)
+static void check_addresses(struct hostname_check *n, const struct addrinfo *list)
 {
     struct netaddr a;
     char ip[ADDR_STRLEN];
@@ -76,7 +76,7 @@ static void *hostname_look_up(void *arg)
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
     int rc = getaddrinfo(n->host, NULL, &hints, &list);
     if (rc == 0)
-        judge(n, list);
+        check_addresses(n, list);
     else
         snprintf(n->trouble, sizeof(n->trouble), "does not resolve (%s)", gai_strerror(rc));
     if (list)

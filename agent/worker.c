@@ -312,7 +312,7 @@ void worker_closed(struct worker *w, const struct worker_context *ctx)
         return;
     struct error_file ef;
     if (!f->says_how && w->error_file[0] &&
-        error_file_read_patiently(ctx->files, w->error_file, &ef) != -ENOENT)
+        error_file_read_timed(ctx->files, w->error_file, &ef) != -ENOENT)
         snprintf(f->message, sizeof(f->message), "%s", ef.message);
     strcpy(f->log_path, w->stderr_log);
     if (f->kind != FAILURE_STOPPED)
@@ -325,8 +325,8 @@ void worker_hand_up_error_file(const struct worker *w, const struct worker_conte
     const struct failure *f = &w->failure;
     if (!to || !*to || !w->error_file[0])
         return;
-    int rc = error_file_copy_patiently(ctx->files, w->error_file, to,
-                                       f->kind == FAILURE_SIGNAL ? -f->signal : f->exit_code);
+    int rc = error_file_copy_timed(ctx->files, w->error_file, to,
+                                   f->kind == FAILURE_SIGNAL ? -f->signal : f->exit_code);
     if (rc < 0 && rc != -ENOENT)
         log_warn("TORCHELASTIC_ERROR_FILE: %s: %s", to, strerror(-rc));
 }

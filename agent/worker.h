@@ -36,7 +36,7 @@ struct worker_context {
     const struct placement *placement;
     const struct cgroup *cgroup;
     const struct log_dir *log_dir;
-    struct patient *files;          /* the server of the log directory may not answer */
+    struct timed_calls *files;      /* the server of the log directory may not answer */
     struct worker_env_shared **env; /* the common part of the environments, for each program */
     int store_port; /* port of the store on this node's loopback; 0: the table's address */
     int stdin_fd;   /* /dev/null, for workers without input */

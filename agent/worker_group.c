@@ -15,7 +15,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/parse.h"
-#include "core/patient.h"
+#include "core/timed_call.h"
 
 /* ------------------------------------------------------------------------------------- the round
  */
@@ -38,7 +38,7 @@ static int make_folders(struct worker_group *g, int attempt, int first, int n, s
     log_dir_path *left = xcalloc((size_t)n + 1, sizeof(*left));
     for (int i = 0; i < n; i++)
         memcpy(left[i], g->node->workers[first + i].dir, sizeof(*left));
-    int r = log_dir_next_patiently(&g->log_dir, g->files, attempt, first, n, left, e);
+    int r = log_dir_next_timed(&g->log_dir, g->files, attempt, first, n, left, e);
     free(left);
     return r;
 }
@@ -132,7 +132,7 @@ void worker_group_started(struct worker_group *g)
     spawn_settle(g->node->spawner);
     warm_pool_fill(g->warm_pool);
     if (g->node->restart_count == 0) /* now that the workers run */
-        log_dir_sweep_patiently(&g->log_dir);
+        log_dir_sweep_timed(&g->log_dir);
 }
 
 void worker_group_end_round(struct worker_group *g)
@@ -144,7 +144,8 @@ void worker_group_end_round(struct worker_group *g)
 /* -------------------------------------------------------------------------------------- the stop
  */
 
-void worker_group_abort(struct worker_group *g, const struct failure *first, const char *text)
+void worker_group_end_operations(struct worker_group *g, const struct failure *first,
+                                 const char *text)
 {
     const struct rank_table *t = g->node->table;
     struct failure lost;
@@ -273,7 +274,7 @@ void worker_group_die(struct worker_group *g, double limit_s)
     sweep_init(&sweep);
     sweep_run(&sweep, NULL, 0, limit_s);
     cgroup_close(&g->cgroup);
-    log_dir_close_patiently(&g->log_dir, g->files); /* other nodes wait for our word */
+    log_dir_close_timed(&g->log_dir, g->files); /* other nodes wait for our word */
 }
 
 /* -------------------------------------------------------------------------------- open and close
@@ -307,8 +308,11 @@ int worker_group_open(struct worker_group *g, struct node *node, struct guardian
     const struct reaper_callbacks reaper = {
         .arg = cb->arg, .on_worker = cb->on_exit, .on_orphan = cb->on_orphan};
     int r;
-    *g = (struct worker_group){
-        .node = node, .link = link, .cgroup = {.fd = -1}, .files = patient_new(), .null_fd = -1};
+    *g = (struct worker_group){.node = node,
+                               .link = link,
+                               .cgroup = {.fd = -1},
+                               .files = timed_calls_new(),
+                               .null_fd = -1};
     node->segment = (struct segment)SEGMENT_INIT;
     node->workers = xcalloc((size_t)job->nproc, sizeof(*node->workers));
     for (int i = 0; i < job->nproc; i++)
@@ -379,7 +383,7 @@ void worker_group_free(struct worker_group *g)
     variables_fini(&g->variables);
     forget_env(g);
     free(g->env);
-    patient_free(g->files);
+    timed_calls_free(g->files);
     placement_free(g->placement);
     warm_pool_free(g->warm_pool);
     spawner_free(g->node->spawner);

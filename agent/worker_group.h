@@ -20,7 +20,7 @@ struct worker_group {
     struct placement *placement;
     struct cgroup cgroup;
     struct log_dir log_dir;
-    struct patient *files; /* the port of the store's server */
+    struct timed_calls *files; /* limits calls of the log folder's file server */
     int null_fd;
     struct worker_context ctx;
     struct worker_env_shared **env; /* of each program */
@@ -62,7 +62,8 @@ int worker_group_start(struct worker_group *g, struct worker *w, int attempt);
 void worker_group_started(struct worker_group *g);
 
 /* Ends the operations that the workers are in; `first` as in segment_raise(), or a node. */
-void worker_group_abort(struct worker_group *g, const struct failure *first, const char *text);
+void worker_group_end_operations(struct worker_group *g, const struct failure *first,
+                                 const char *text);
 void worker_group_signal(struct worker_group *g, int signo); /* to process groups */
 /* Signals the programs alone, because their helper processes would die of the signal. */
 void worker_group_signal_programs(struct worker_group *g, int signo);

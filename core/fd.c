@@ -67,10 +67,10 @@ int fd_above_std(int fd)
     return above;
 }
 
-int fd_write_patiently(int fd, const void *p, size_t n, int ms, const atomic_bool *give_up)
+int fd_write_timed(int fd, const void *p, size_t n, int ms, const atomic_bool *give_up)
 {
     const char *c = p;
-    uint64_t patience = (uint64_t)ms * 1000000, end = mono_ns() + patience;
+    uint64_t limit = (uint64_t)ms * 1000000, end = mono_ns() + limit;
     while (n) {
         struct pollfd f = {fd, POLLOUT, 0};
         uint64_t now = mono_ns(), left = now < end ? end - now : 0;
@@ -78,7 +78,7 @@ int fd_write_patiently(int fd, const void *p, size_t n, int ms, const atomic_boo
         if (ready == 0 && (!give_up || atomic_load(give_up)))
             return -ETIMEDOUT;
         if (ready == 0)
-            end = mono_ns() + patience;
+            end = mono_ns() + limit;
         if (ready <= 0)
             continue;
         ssize_t w = write(fd, c, n < PIPE_BUF ? n : PIPE_BUF); /* as much as does not block now */
@@ -87,7 +87,7 @@ int fd_write_patiently(int fd, const void *p, size_t n, int ms, const atomic_boo
         if (w > 0) {
             c += w;
             n -= (size_t)w;
-            end = mono_ns() + patience;
+            end = mono_ns() + limit;
         }
     }
     return 0;

@@ -38,7 +38,7 @@ int fd_write_all(int fd, const void *p, size_t n);
 
 /* Writes all `n` bytes to a reader that may take nothing: -ETIMEDOUT when the reader has taken
  * nothing for `ms`, if give_up is NULL or set. */
-int fd_write_patiently(int fd, const void *p, size_t n, int ms, const atomic_bool *give_up);
+int fd_write_timed(int fd, const void *p, size_t n, int ms, const atomic_bool *give_up);
 
 /* Reads the whole of a small file, at most cap-1 bytes, terminated. Returns the length or -errno;
  * -EFBIG when it is longer. dirfd may be AT_FDCWD. */

@@ -16,7 +16,7 @@
 static enum log_level g_level = LOG_LEVEL_NOTICE;
 static const char *g_prefix = "dlaunch: ";
 static enum log_format g_format = LOG_PLAIN;
-static int g_patience_ms = -1;
+static int g_timeout_ms = -1;
 static int g_fd = -1; /* log_set_fd() */
 static void (*g_write)(void *arg, const char *line, size_t len);
 static void *g_write_arg;
@@ -54,9 +54,9 @@ int log_get_fd(void)
     return g_fd;
 }
 
-void log_set_patience(int ms)
+void log_set_timeout(int ms)
 {
-    g_patience_ms = ms;
+    g_timeout_ms = ms;
 }
 
 size_t log_escape(char *out, size_t cap, const char *text, size_t len, int keep_ws)
@@ -163,8 +163,8 @@ static void emit(enum log_level level, const char *fmt, va_list ap)
         return;
     }
     /* Standard error may be gone; there is nobody left to tell. */
-    if (g_patience_ms >= 0)
-        fd_write_patiently(STDERR_FILENO, line, n, g_patience_ms, NULL);
+    if (g_timeout_ms >= 0)
+        fd_write_timed(STDERR_FILENO, line, n, g_timeout_ms, NULL);
     else if (write(STDERR_FILENO, line, n) < 0)
         return;
 }

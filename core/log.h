@@ -41,7 +41,7 @@ int log_get_fd(void); /* -1: none is set */
 
 /* How long a line waits for the reader of standard error before it is left out; -1: for ever. */
 #define LOG_LAST_WORDS_MS 1000 /* for a process that must end soon */
-void log_set_patience(int ms);
+void log_set_timeout(int ms);
 
 void log_at(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void log_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -305,7 +305,7 @@ void tls_keep_buffers(struct tls *t)
     lib.SSL_ctrl(t->ssl, SSL_CTRL_SET_MAX_SEND_FRAGMENT, 512, NULL);
 }
 
-int tls_seal(struct tls *t, const void *p, size_t n, struct buf *wire, struct err *e)
+int tls_encrypt(struct tls *t, const void *p, size_t n, struct buf *wire, struct err *e)
 {
     const uint8_t *at = p;
     while (n > 0) {

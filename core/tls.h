@@ -65,14 +65,15 @@ void tls_free(struct tls *t); /* NULL is allowed */
 int tls_feed(struct tls *t, const void *p, size_t n, struct buf *plain, struct buf *wire,
              struct err *e);
 
-/* The handshake is over: tls_seal() may be called. */
+/* The handshake is over: tls_encrypt() may be called. */
 bool tls_established(const struct tls *t);
 
-/* Keeps the memory that encryption and decryption take, so that tls_seal() and tls_feed() allocate
- * no more. From then on bytes that are encrypted at once are sent in parts of 512 bytes. */
+/* Keeps the memory that encryption and decryption take, so that tls_encrypt() and tls_feed()
+ * allocate no more. From then on bytes that are encrypted at once are sent in parts of 512 bytes.
+ */
 void tls_keep_buffers(struct tls *t);
 
 /* Appends p[0..n), encrypted, to *wire. */
-int tls_seal(struct tls *t, const void *p, size_t n, struct buf *wire, struct err *e);
+int tls_encrypt(struct tls *t, const void *p, size_t n, struct buf *wire, struct err *e);
 
 #endif

@@ -159,7 +159,7 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* The same numbers on every worker: splitmix64 (Steele, Lea and Flood, 2014). */
+/* Draws numbers that are equal on every worker: splitmix64 (Steele, Lea and Flood, 2014). */
 static uint64_t next_random(uint64_t *state)
 {
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);

@@ -4,10 +4,10 @@
 #include <sys/stat.h>
 
 #include "core/mem.h"
-#include "core/patient.h"
+#include "core/timed_call.h"
 
 struct file_time {
-    struct patient *server;
+    struct timed_calls *server;
     char *path;
 };
 
@@ -37,7 +37,7 @@ struct file_time *file_time_new(const char *path)
 {
     struct file_time *f = xcalloc(1, sizeof(*f));
     f->path = xstrdup(path);
-    f->server = patient_new();
+    f->server = timed_calls_new();
     return f;
 }
 
@@ -45,7 +45,7 @@ bool file_time_get(struct file_time *f, uint64_t *wall_ns)
 {
     struct question *q = xcalloc(1, sizeof(*q));
     q->path = xstrdup(f->path);
-    if (!patient_call(f->server, ask, q, drop, FILE_TIME_MS))
+    if (!timed_call(f->server, ask, q, drop, FILE_TIME_MS))
         return false;
     bool exists = q->exists;
     if (exists)
@@ -58,7 +58,7 @@ void file_time_free(struct file_time *f)
 {
     if (!f)
         return;
-    patient_free(f->server);
+    timed_calls_free(f->server);
     free(f->path);
     free(f);
 }

@@ -17,10 +17,10 @@
 #include "core/fd.h"
 #include "core/mem.h"
 #include "core/named_file.h"
-#include "core/patient.h"
+#include "core/timed_call.h"
 
 /* The time for which a FIFO or terminal may take nothing before the write is given up. */
-#define READER_PATIENCE_MS 5000
+#define READER_TIMEOUT_MS 5000
 
 void fs_random_suffix(char out[FS_SUFFIX_LEN + 1])
 {
@@ -96,7 +96,7 @@ static int write_in_place(const struct named_file *f, const char *path, const vo
     _cleanup_fd_ int fd = named_file_open_found(f, path, O_WRONLY | O_APPEND, 0, e);
     if (fd < 0)
         return fd;
-    int rc = fd_write_patiently(fd, data, len, READER_PATIENCE_MS, NULL);
+    int rc = fd_write_timed(fd, data, len, READER_TIMEOUT_MS, NULL);
     return rc < 0 ? err_sys(e, -rc, "write %s", path) : 0;
 }
 
@@ -185,12 +185,12 @@ static void drop_replacement(void *arg)
     free(r);
 }
 
-int fs_replace_file_patiently(const char *path, const void *data, size_t len, struct err *e)
+int fs_replace_file_timed(const char *path, const void *data, size_t len, struct err *e)
 {
     struct replacement *r = xcalloc(1, sizeof(*r));
     *r = (struct replacement){.path = xstrdup(path), .data = xmalloc(len + 1), .len = len};
     memcpy(r->data, data, len);
-    if (!patient_call(NULL, make_replacement, r, drop_replacement, FS_PATIENCE_MS))
+    if (!timed_call(NULL, make_replacement, r, drop_replacement, FS_TIMEOUT_MS))
         return err_set(e, -ETIMEDOUT, "write %s: its file server does not answer", path);
     int rc = r->rc;
     if (rc < 0 && e)

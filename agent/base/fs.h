@@ -37,9 +37,9 @@ void fs_remove_tree(const char *path);
 int fs_replace_file(const char *path, const void *data, size_t len, struct err *e);
 
 /* Does what fs_replace_file() does on a thread of its own, for a caller that cannot wait for good:
- * -ETIMEDOUT when the file server has not answered within FS_PATIENCE_MS; the file may then be
+ * -ETIMEDOUT when the file server has not answered within FS_TIMEOUT_MS; the file may then be
  * written later. */
-#define FS_PATIENCE_MS 6000
-int fs_replace_file_patiently(const char *path, const void *data, size_t len, struct err *e);
+#define FS_TIMEOUT_MS 6000
+int fs_replace_file_timed(const char *path, const void *data, size_t len, struct err *e);
 
 #endif

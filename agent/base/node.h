@@ -91,7 +91,7 @@ struct node {
     struct uvx_scope *scope; /* for handles that stay until features are closed */
     struct spawner *spawner;
     uint64_t started_ns;
-    _Atomic uint64_t *oom_told; /* shared with the guardian, for both watches (oom.h) */
+    _Atomic uint64_t *oom_reported; /* shared with the guardian, for both watches (oom.h) */
     struct event_log log;
 
     enum node_state state;

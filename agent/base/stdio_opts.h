@@ -48,7 +48,7 @@ struct stdio_pump_opts {
 };
 
 struct stdio_pump_end {
-    double patience;  /* seconds to wait for a reader that takes nothing; negative: no limit */
+    double unread_s;  /* seconds to wait for a reader that takes nothing; negative: no limit */
     char *last_words; /* written to standard error after all output; malloc'ed, taken; NULL: none */
     /* Called on the agent's loop. all: no output was given up. NULL is allowed. */
     void (*on_closed)(void *arg, bool all);

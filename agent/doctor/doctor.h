@@ -5,11 +5,11 @@
  *       every node is asked for its facts       (agent/doctor/facts.h)
  *       in rounds, pairs measure their path     (agent/doctor/path_test.h)
  *       paths that stand out are measured again
- *       the checks judge                        (agent/doctor/checks.h)
+ *       the checks decide                       (agent/doctor/checks.h)
  *       every node gets the result              --> printed, rdzv_done --> on_finish
  *
  *   a node does not come       on_finish: the reason, and what this node's own facts show
- *   a node does not answer     it is named after FACTS_MS; the others are judged */
+ *   a node does not answer     it is named after FACTS_MS; the others are checked */
 #ifndef AGENT_DOCTOR_DOCTOR_H
 #define AGENT_DOCTOR_DOCTOR_H
 

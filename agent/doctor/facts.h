@@ -1,4 +1,4 @@
-/* facts.h: what a node is like, as far as a job depends on it: the facts that the doctor judges
+/* facts.h: what a node is like, as far as a job depends on it: the facts that the doctor checks
  * (checks.h). A helper process collects them, because a name server, a driver or a file system may
  * not answer. A fact that cannot be found out is left out. */
 #ifndef AGENT_DOCTOR_FACTS_H

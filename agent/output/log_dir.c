@@ -13,7 +13,7 @@
 #include "core/fd.h"
 #include "core/mem.h"
 #include "core/named_file.h"
-#include "core/patient.h"
+#include "core/timed_call.h"
 
 #define FLAT_NAME  "torchelastic_dlaunch"
 #define RUN_ID_MAX 128
@@ -339,7 +339,7 @@ void log_dir_close(struct log_dir *d)
     d->run[0] = d->attempt[0] = '\0';
 }
 
-/* ------------------------------------------------------------------------------------ patiently */
+/* - with a limit */
 
 struct errand {
     struct log_dir d; /* a copy, which the caller takes back when the call has returned */
@@ -370,8 +370,8 @@ static void go_on(void *arg)
     a->rc = log_dir_attempt(&a->d, a->n, a->first, a->nproc, &a->e);
 }
 
-int log_dir_next_patiently(struct log_dir *d, struct patient *server, int n, int first, int nproc,
-                           const log_dir_path *dirs, struct err *e)
+int log_dir_next_timed(struct log_dir *d, struct timed_calls *server, int n, int first, int nproc,
+                       const log_dir_path *dirs, struct err *e)
 {
     if (!d->run[0] || (d->flat && n > d->last_flat)) /* which looks at no file */
         return log_dir_attempt(d, n, first, nproc, e);
@@ -381,7 +381,7 @@ int log_dir_next_patiently(struct log_dir *d, struct patient *server, int n, int
     a->nproc = nproc;
     a->dirs = xcalloc((size_t)nproc + 1, sizeof(*a->dirs));
     memcpy(a->dirs, dirs, (size_t)nproc * sizeof(*dirs));
-    if (!patient_call(server, go_on, a, drop_errand, LOG_DIR_MS))
+    if (!timed_call(server, go_on, a, drop_errand, LOG_DIR_MS))
         return err_set(e, -ETIMEDOUT, "log directory %s: its file server does not answer", d->run);
     int rc = a->rc;
     *d = a->d;
@@ -396,10 +396,10 @@ static void sweep(void *arg)
     log_dir_sweep(&((struct errand *)arg)->d);
 }
 
-void log_dir_sweep_patiently(const struct log_dir *d)
+void log_dir_sweep_timed(const struct log_dir *d)
 {
     struct errand *a = errand_new(d);
-    if (patient_call(NULL, sweep, a, drop_errand, 0))
+    if (timed_call(NULL, sweep, a, drop_errand, 0))
         drop_errand(a);
 }
 
@@ -408,10 +408,10 @@ static void end(void *arg)
     log_dir_close(&((struct errand *)arg)->d);
 }
 
-void log_dir_close_patiently(struct log_dir *d, struct patient *server)
+void log_dir_close_timed(struct log_dir *d, struct timed_calls *server)
 {
     struct errand *a = errand_new(d);
-    if (!patient_call(server, end, a, drop_errand, LOG_DIR_MS))
+    if (!timed_call(server, end, a, drop_errand, LOG_DIR_MS))
         return;
     *d = a->d;
     drop_errand(a);

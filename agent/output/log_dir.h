@@ -67,14 +67,14 @@ void log_dir_close(struct log_dir *d);
 
 /* Functions for the loop, which cannot wait for good for the directory's server, with the effects
  * of those above: -ETIMEDOUT, or nothing, when it has not answered within LOG_DIR_MS.
- * log_dir_next_patiently() is log_dir_left() of workers that start again, whose folders `dirs` has,
+ * log_dir_next_timed() is log_dir_left() of workers that start again, whose folders `dirs` has,
  * and log_dir_attempt(). */
-struct patient;
+struct timed_calls;
 #define LOG_DIR_MS 5000
 typedef char log_dir_path[FAILURE_PATH_MAX];
-int log_dir_next_patiently(struct log_dir *d, struct patient *server, int n, int first, int nproc,
-                           const log_dir_path *dirs, struct err *e);
-void log_dir_sweep_patiently(const struct log_dir *d);
-void log_dir_close_patiently(struct log_dir *d, struct patient *server);
+int log_dir_next_timed(struct log_dir *d, struct timed_calls *server, int n, int first, int nproc,
+                       const log_dir_path *dirs, struct err *e);
+void log_dir_sweep_timed(const struct log_dir *d);
+void log_dir_close_timed(struct log_dir *d, struct timed_calls *server);
 
 #endif

@@ -76,7 +76,7 @@ static void on_async_closed(uv_handle_t *uv)
     /* Lines that were written after the thread took its last ones. */
     int fd = p->opts.log_fd ? p->opts.log_fd : p->opts.console_err;
     if (p->inbox.len)
-        fd_write_patiently(fd, p->inbox.data, p->inbox.len, 0, NULL);
+        fd_write_timed(fd, p->inbox.data, p->inbox.len, 0, NULL);
     pump_free(p);
     if (end.on_closed)
         end.on_closed(end.arg, all);

@@ -80,7 +80,7 @@ static size_t backlog_size(const struct console *c)
     return c->ring_len + c->nrecords * sizeof(struct console_record);
 }
 
-bool console_pending(const struct console *c)
+bool console_has_backlog(const struct console *c)
 {
     return c->first.len || c->saved.len || c->ring_len || c->own_lost || c->gap[0].bytes;
 }
@@ -453,7 +453,7 @@ static void console_accept(struct console *c, struct stdio_label *who, const uin
 {
     bool cont = c->tail_byte != '\n';
     c->tail_byte = p[n - 1];
-    if (!console_pending(c) && !c->blocked) {
+    if (!console_has_backlog(c) && !c->blocked) {
         size_t done = write_now(c, p, n, now_ns);
         p += done;
         n -= done;
@@ -472,7 +472,7 @@ static void reset_colour(struct console *c, uint64_t now_ns)
     uint8_t tail = c->tail_byte, sent = c->sent_byte;
     console_accept(c, &FILLER, (const uint8_t *)RESET, sizeof(RESET) - 1, now_ns);
     c->tail_byte = tail;
-    if (!console_pending(c))
+    if (!console_has_backlog(c))
         c->sent_byte = sent;
     c->coloured = false;
 }
@@ -537,7 +537,7 @@ void console_flush(struct console *c, uint64_t now_ns)
     uint8_t piece[PIPE_BUF];
     bool progress = false;
     c->blocked = false;
-    while (console_pending(c) && !c->blocked && c->kind != CONSOLE_DEAD) {
+    while (console_has_backlog(c) && !c->blocked && c->kind != CONSOLE_DEAD) {
         size_t n;
         if (!c->first.len && (c->gap[0].bytes || c->saved.len || c->own_lost)) {
             declare_gap(c);

@@ -137,7 +137,7 @@ void console_forget(struct console *c, const void *writer);
 
 /* Writes as much as the console takes; to be called when epoll or retry_ns says so. */
 void console_flush(struct console *c, uint64_t now_ns);
-bool console_pending(const struct console *c);
+bool console_has_backlog(const struct console *c);
 uint64_t console_kept(const struct console *c); /* bytes that the console has not taken yet */
 
 /* Discards the backlog and all later output. Returns the size of the backlog. */

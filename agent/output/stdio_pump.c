@@ -28,11 +28,11 @@
 #include "core/log.h"
 #include "core/mem.h"
 
-#define EVENTS_MAX  64
-#define FINAL_READS 16  /* most chunks read from a pipe into which another process still writes */
-#define HELD_MS     50  /* interval for adding held pipes to the epoll set again after a failure */
-#define PATIENCE_MS 50  /* interval for checking a reader if the patience is limited */
-#define LAST_MS     100 /* limit for writing the last words to a slow reader */
+#define EVENTS_MAX     64
+#define FINAL_READS    16 /* most chunks read from a pipe into which another process still writes */
+#define HELD_MS        50 /* interval for adding held pipes to the epoll set again after a failure */
+#define UNREAD_LOOK_MS 50  /* interval for checking a reader if its time is limited */
+#define LAST_MS        100 /* limit for writing the last words to a slow reader */
 #define FILE_REPORT_S \
     60 /* interval between two lines about failed log files: a full disk fails many */
 
@@ -475,7 +475,7 @@ static int pump_next_timeout(const struct stdio_pump *p)
         if (due[i] && due[i] < first)
             first = due[i];
     }
-    int most = p->finishing && p->end.patience >= 0 ? PATIENCE_MS : -1;
+    int most = p->finishing && p->end.unread_s >= 0 ? UNREAD_LOOK_MS : -1;
     for (int i = 0; i < 2; i++) {
         if (!TAILQ_EMPTY(&p->held[i]) && console_has_room(&p->console[i]))
             most = HELD_MS; /* workers whose pipes could not be added to the epoll set */
@@ -544,7 +544,8 @@ static void give_up_full(struct stdio_pump *p)
     }
 }
 
-/* Waits until the consoles have taken everything or the patience ends; then writes the last words.
+/* Waits until the consoles have taken everything or the limit for a reader is over; then writes the
+ * last words.
  * */
 static void pump_finish(struct stdio_pump *p)
 {
@@ -571,13 +572,13 @@ static void pump_finish(struct stdio_pump *p)
         pending = p->inbox.len > 0;
         pthread_mutex_unlock(&p->lock);
         for (int i = 0; i < 2; i++)
-            pending |= console_pending(&p->console[i]);
+            pending |= console_has_backlog(&p->console[i]);
         uint64_t kept = console_kept(&p->console[0]) + console_kept(&p->console[1]);
         if (kept < least) {
             least = kept;
             taken_ns = p->now_ns = mono_ns();
         }
-        if (p->end.patience >= 0 && (double)(p->now_ns - taken_ns) > p->end.patience * 1e9)
+        if (p->end.unread_s >= 0 && (double)(p->now_ns - taken_ns) > p->end.unread_s * 1e9)
             break;
         if (pending)
             serve_events(p);
@@ -588,8 +589,8 @@ static void pump_finish(struct stdio_pump *p)
     if (p->gave_up)
         atomic_store(&p->hurry, true);
     if (p->end.last_words)
-        fd_write_patiently(p->opts.console_err, p->end.last_words, strlen(p->end.last_words),
-                           LAST_MS, &p->hurry);
+        fd_write_timed(p->opts.console_err, p->end.last_words, strlen(p->end.last_words), LAST_MS,
+                       &p->hurry);
 }
 
 void *stdio_pump_main(void *arg)

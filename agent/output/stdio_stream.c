@@ -248,10 +248,10 @@ uint64_t stream_due_ns(const struct stdio_stream *s)
 {
     if (!s->console || !console_wants_partials(s->console) || s->shown == s->len || s->cut)
         return 0;
-    uint64_t silence = s->last_ns + STREAM_SILENCE_NS, patience = s->since_ns + STREAM_PATIENCE_NS;
+    uint64_t silence = s->last_ns + STREAM_SILENCE_NS, hold = s->since_ns + STREAM_HOLD_NS;
     if (s->source.open) /* a traceback is written in small pieces */
-        return patience;
-    return silence < patience ? silence : patience;
+        return hold;
+    return silence < hold ? silence : hold;
 }
 
 uint64_t stream_end(struct stdio_stream *s, struct stream_buffers *b, uint64_t now_ns)

@@ -32,11 +32,11 @@
 #include "agent/output/stdio_logfile.h"
 #include "core/escape.h"
 
-#define STREAM_CHUNK       65536 /* bytes read at a time: as many as a pipe holds */
-#define STREAM_BEFORE      (STDIO_LINE_MAX + ESCAPE_COLOUR_MAX) /* bytes that a chunk may continue */
-#define STREAM_PAGE        4096 /* buffers of programs are multiples of this */
-#define STREAM_SILENCE_NS  UINT64_C(50000000)
-#define STREAM_PATIENCE_NS UINT64_C(250000000)
+#define STREAM_CHUNK      65536 /* bytes read at a time: as many as a pipe holds */
+#define STREAM_BEFORE     (STDIO_LINE_MAX + ESCAPE_COLOUR_MAX) /* bytes that a chunk may continue */
+#define STREAM_PAGE       4096 /* buffers of programs are multiples of this */
+#define STREAM_SILENCE_NS UINT64_C(50000000)
+#define STREAM_HOLD_NS    UINT64_C(250000000)
 
 /* filtered_stdout.log and filtered_stderr.log, shared by the workers of an attempt. */
 struct stream_filter {

@@ -21,7 +21,7 @@
 #include "agent/process/exec_why.h"
 #include "core/fd.h"
 #include "core/mem.h"
-#include "core/patient.h"
+#include "core/timed_call.h"
 
 #define BINFMT           "/proc/sys/fs/binfmt_misc"
 #define HEAD_MAX         256 /* bytes of a file that the kernel reads (BINPRM_BUF_SIZE) */
@@ -51,7 +51,7 @@ static int found(struct diagnosis *f, int errnum, const char *fmt, ...)
 
 /* Whether the kernel would let this process execute a file, or search a directory. The C library
  * calls faccessat2(), which old seccomp profiles of containers refuse with EPERM; the older call
- * judges by the real user id, which is the effective one unless dlaunch was installed set-user-ID.
+ * uses the real user id, which is the effective one unless dlaunch was installed set-user-ID.
  */
 static bool may_execute(const char *path)
 {
@@ -437,14 +437,14 @@ static void drop_look(void *arg)
 
 /* Calls check_file() with a limit of LOOK_MS; makes no further call after one that has exceeded the
  * limit. */
-static int check_file_patiently(const char *path, struct diagnosis *f)
+static int check_file_timed(const char *path, struct diagnosis *f)
 {
-    static struct patient *server;
+    static struct timed_calls *server;
     if (!server)
-        server = patient_new();
+        server = timed_calls_new();
     struct look *l = xcalloc(1, sizeof(*l));
     l->path = xstrdup(path);
-    if (!patient_call(server, take_look, l, drop_look, LOOK_MS))
+    if (!timed_call(server, take_look, l, drop_look, LOOK_MS))
         return 0;
     int errnum = l->errnum;
     *f = l->f;
@@ -466,7 +466,7 @@ int exec_why(const char *path, char *const *argv, char *const *envp, const char 
         if (cwd && path[0] != '/' &&
             snprintf(full, sizeof(full), "%s/%s", cwd, path) < (int)sizeof(full))
             at = full;
-        if (check_file_patiently(at, &f) != errnum)
+        if (check_file_timed(at, &f) != errnum)
             f = none;
         if (!f.detail[0] && errnum == EACCES)
             found(&f, errnum, "a security policy of this host may forbid it");

@@ -46,9 +46,9 @@ static bool try_file(struct oom_watch *w, const char *dir, const char *file)
     return w->fd >= 0;
 }
 
-void oom_open(struct oom_watch *w, _Atomic uint64_t *told)
+void oom_open(struct oom_watch *w, _Atomic uint64_t *reported)
 {
-    *w = (struct oom_watch){.fd = -1, .told = told};
+    *w = (struct oom_watch){.fd = -1, .reported = reported};
     char dir[512];
     /* The memory controller is in one of the two trees only. The root cgroup has no counter of its
      * own; the counter of the host includes its kills. */
@@ -64,8 +64,8 @@ bool oom_happened(struct oom_watch *w)
     uint64_t now;
     if (w->fd < 0 || !read_kills(w->fd, &now))
         return false;
-    uint64_t told = w->told ? atomic_exchange(w->told, now) : 0;
-    bool rose = now > (told > w->kills ? told : w->kills);
+    uint64_t reported = w->reported ? atomic_exchange(w->reported, now) : 0;
+    bool rose = now > (reported > w->kills ? reported : w->kills);
     w->kills = now;
     return rose;
 }
@@ -104,7 +104,7 @@ static void oom_state_changed(void *state, enum node_state from)
     if (from != NODE_STARTING)
         return;
     if (o->watch.fd < 0)
-        oom_open(&o->watch, o->n->oom_told);
+        oom_open(&o->watch, o->n->oom_reported);
     else
         oom_happened(&o->watch);
 }

@@ -11,15 +11,15 @@
 #include "agent/base/feature.h"
 
 struct oom_watch {
-    int fd;                 /* the file with the counter; -1: none can be read */
-    bool of_host;           /* the counter counts the kills of the whole host */
-    uint64_t kills;         /* as last read */
-    _Atomic uint64_t *told; /* the counter as the last reader of all watches saw it; shared */
+    int fd;                     /* the file with the counter; -1: none can be read */
+    bool of_host;               /* the counter counts the kills of the whole host */
+    uint64_t kills;             /* as last read */
+    _Atomic uint64_t *reported; /* the counter as the last reader of all watches saw it; shared */
 };
 
-/* told: what guardian and agent share, so that a kill which one of them has told of is not told of
- * again by the other; starts as 0. NULL: nobody else looks. */
-void oom_open(struct oom_watch *w, _Atomic uint64_t *told);
+/* reported: shared by guardian and agent, so that a kill which one of them has reported is not
+ * reported again by the other; starts as 0. NULL: no other process looks. */
+void oom_open(struct oom_watch *w, _Atomic uint64_t *reported);
 bool oom_happened(struct oom_watch *w); /* whether the counter rose since the last call */
 void oom_close(struct oom_watch *w);
 

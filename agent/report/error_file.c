@@ -14,7 +14,7 @@
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/mem.h"
-#include "core/patient.h"
+#include "core/timed_call.h"
 
 /* Keeps the start of data as text, without NULs. */
 static void keep_start(struct error_file *out, const char *data, size_t len)
@@ -204,7 +204,7 @@ int error_file_copy(const char *from, const char *to, int exit_code)
     return rc;
 }
 
-/* ------------------------------------------------------------------------------------ patiently */
+/* - with a limit */
 
 struct errand {
     char *from, *to; /* to NULL: the file is only read */
@@ -227,11 +227,11 @@ static void drop_errand(void *arg)
     free(a);
 }
 
-int error_file_read_patiently(struct patient *server, const char *path, struct error_file *out)
+int error_file_read_timed(struct timed_calls *server, const char *path, struct error_file *out)
 {
     struct errand *a = xcalloc(1, sizeof(*a));
     a->from = xstrdup(path);
-    if (!patient_call(server, run_errand, a, drop_errand, ERROR_FILE_MS)) {
+    if (!timed_call(server, run_errand, a, drop_errand, ERROR_FILE_MS)) {
         *out =
             (struct error_file){.message = "(the file server of the error file does not answer)"};
         return -ETIMEDOUT;
@@ -242,12 +242,12 @@ int error_file_read_patiently(struct patient *server, const char *path, struct e
     return rc;
 }
 
-int error_file_copy_patiently(struct patient *server, const char *from, const char *to,
-                              int exit_code)
+int error_file_copy_timed(struct timed_calls *server, const char *from, const char *to,
+                          int exit_code)
 {
     struct errand *a = xcalloc(1, sizeof(*a));
     *a = (struct errand){.from = xstrdup(from), .to = xstrdup(to), .exit_code = exit_code};
-    if (!patient_call(server, run_errand, a, drop_errand, ERROR_FILE_MS))
+    if (!timed_call(server, run_errand, a, drop_errand, ERROR_FILE_MS))
         return -ETIMEDOUT;
     int rc = a->rc;
     drop_errand(a);

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct patient;
+struct timed_calls;
 
 #define ERROR_FILE_MAX (1u << 20) /* bytes read at most */
 
@@ -29,9 +29,9 @@ int error_file_read(const char *path, struct error_file *out);
  * `message`, when the file's server has not answered within ERROR_FILE_MS; while it does not
  * answer, it is not asked again. */
 #define ERROR_FILE_MS 1000
-int error_file_read_patiently(struct patient *server, const char *path, struct error_file *out);
-int error_file_copy_patiently(struct patient *server, const char *from, const char *to,
-                              int exit_code);
+int error_file_read_timed(struct timed_calls *server, const char *path, struct error_file *out);
+int error_file_copy_timed(struct timed_calls *server, const char *from, const char *to,
+                          int exit_code);
 
 /* Parses the content of an error file; returns as error_file_read() does. */
 int error_file_parse(const char *data, size_t len, struct error_file *out);

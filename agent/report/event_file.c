@@ -76,7 +76,7 @@ static void write_some(struct event_file *f)
         n = piece_of(p, lines.len - at, f->regular ? PIECE_BYTES : PIPE_BYTES);
         pthread_mutex_unlock(&f->lock);
         int rc = f->regular ? fd_write_all(f->fd, p, n)
-                            : fd_write_patiently(f->fd, p, n, LAST_LINES_MS, &f->closed);
+                            : fd_write_timed(f->fd, p, n, LAST_LINES_MS, &f->closed);
         pthread_mutex_lock(&f->lock);
         f->error = -rc;
         f->queued -= n;

@@ -26,7 +26,7 @@ int pod_message_write(const struct report_input *in, struct err *e)
         const char *nl = memrchr(from, '\n', POD_MESSAGE_MAX);
         len = nl ? (size_t)(nl - from) + 1 : POD_MESSAGE_MAX;
     }
-    int rc = fs_replace_file_patiently(in->job->pod_message, from, len, e);
+    int rc = fs_replace_file_timed(in->job->pod_message, from, len, e);
     free(text);
     return rc;
 }

@@ -171,7 +171,7 @@ int report_write_json(const struct report_input *in, struct err *e)
         return err_sys(e, ENOMEM, "%s", in->job->report_path);
     size_t len = strlen(text);
     text[len] = '\n'; /* replaces the NUL: only the length counts */
-    int rc = fs_replace_file_patiently(in->job->report_path, text, len + 1, e);
+    int rc = fs_replace_file_timed(in->job->report_path, text, len + 1, e);
     free(text);
     return rc;
 }

@@ -267,7 +267,7 @@ static void worker_failed(struct agent_rules *r, int local_rank, uint64_t now)
 {
     if (!r->config.alone) { /* first, because other workers wait for this one */
         r->round.failed = true;
-        act_on(r, AGENT_ABORT, local_rank);
+        act_on(r, AGENT_END_OPERATIONS, local_rank);
     }
     act_on(r, AGENT_FAILED, local_rank);
     if (!r->config.alone)
@@ -581,7 +581,7 @@ void agent_rules_stop(struct agent_rules *r, const struct rdzv_stop *why, uint64
         stop_workers(r, AGENT_SIGNAL_PROGRAMS, r->config.warn_signal, r->config.warn_grace_ns, now);
         return;
     }
-    act(r, AGENT_ABORT);
+    act(r, AGENT_END_OPERATIONS);
     stop_workers(r, AGENT_SIGNAL_GROUPS, SIGTERM, r->config.shutdown_ns, now);
 }
 

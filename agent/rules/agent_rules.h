@@ -166,16 +166,16 @@ uint64_t agent_rules_deadline(const struct agent_rules *r);
 /* -------------------------------------------------------------------------------------- actions */
 
 enum agent_act {
-    AGENT_LOG,           /* level, text */
-    AGENT_STATE,         /* the state is another one than `from` */
-    AGENT_PREPARED,      /* tell the rendezvous that this node is prepared */
-    AGENT_BEGIN,         /* make the round's segment and folders; answer: begun or cannot */
-    AGENT_START,         /* start the worker; attempt 0: that of the round; answer: (not_)started */
-    AGENT_STARTED,       /* all workers of the round are started */
-    AGENT_FAILED,        /* report the worker's failure to the rendezvous */
-    AGENT_ABORT,         /* end the operations of this node: the worker has failed, or, if
-                            local_rank is -1, as the newest stop says */
-    AGENT_SIGNAL_GROUPS, /* signo to the process groups of the workers that are alive */
+    AGENT_LOG,      /* level, text */
+    AGENT_STATE,    /* the state is another one than `from` */
+    AGENT_PREPARED, /* tell the rendezvous that this node is prepared */
+    AGENT_BEGIN,    /* make the round's segment and folders; answer: begun or cannot */
+    AGENT_START,    /* start the worker; attempt 0: that of the round; answer: (not_)started */
+    AGENT_STARTED,  /* all workers of the round are started */
+    AGENT_FAILED,   /* report the worker's failure to the rendezvous */
+    AGENT_END_OPERATIONS,  /* end the operations of this node: the worker has failed, or, if
+                     local_rank is -1, as the newest stop says */
+    AGENT_SIGNAL_GROUPS,   /* signo to the process groups of the workers that are alive */
     AGENT_SIGNAL_PROGRAMS, /* signo to these workers themselves */
     AGENT_KILL,            /* SIGKILL to all groups, and to the cgroup */
     AGENT_SWEEP,           /* a step of the sweep; first: of a new one; answer: swept */

@@ -11,7 +11,7 @@
 #define TICK_MS_MIN 10
 #define TICK_MS_MAX 200
 #define APART_MS    100 /* at least, between two samples */
-#define AGAIN_MS    200 /* until the end of a judgement that follows one without a result */
+#define AGAIN_MS    200 /* until the end of a verdict that follows one without a result */
 #define AGAIN       2   /* so many follow */
 #define OPS_KEPT    15  /* of a worker, in front of the last one */
 #define ECHO_MS     250 /* at least, for the coordinator to send a suspicion to all */
@@ -45,20 +45,20 @@ struct hang {
     uint64_t next_ns;  /* the next suspicion not before this time */
     unsigned repeated; /* suspicions since the last sign of life */
     /* On the coordinator's node. */
-    bool judging, closing;
-    bool void_judgement;                    /* the verdict's samples are of another round */
+    bool sampling, closing;
+    bool void_verdict;                      /* the verdict's samples are of another round */
     uint64_t begun_ns, sampled_ns, took_ns; /* the first sample */
     uint64_t due_ns;                        /* when the silence reaches the limit */
     struct samples first;
     enum hang_state shown;
     bool shown_silent;
-    bool blamed_nobody; /* the last judgement has named no rank */
-    int again;          /* judgements of this suspicion that had no result */
+    bool blamed_nobody; /* the last verdict has named no rank */
+    int again;          /* verdicts on this suspicion that had no result */
     void (*on_closed)(void *arg);
     void *on_closed_arg;
 };
 
-/* -------------------------------------------------------------------------------- the judgement */
+/* -------------------------------------------------------------------------------- the verdict */
 
 static void copy_samples(struct samples *to, const struct samples *from)
 {
@@ -71,7 +71,7 @@ static void copy_samples(struct samples *to, const struct samples *from)
     buf_fini(&b);
 }
 
-static void judge(struct hang *h, unsigned left_ms);
+static void await_verdict(struct hang *h, unsigned left_ms);
 
 static void on_second_sample(void *arg, const struct samples *all)
 {
@@ -79,12 +79,12 @@ static void on_second_sample(void *arg, const struct samples *all)
     struct verdict v;
     if (!all) /* the agent ends */
         return;
-    h->judging = false;
-    if (h->void_judgement) {
+    h->sampling = false;
+    if (h->void_verdict) {
         samples_fini(&h->first);
         return;
     }
-    hang_judge(&h->first, all, &v);
+    hang_verdict(&h->first, all, &v);
     samples_fini(&h->first);
     /* All ranks wait in one operation, and no rank is odd: the operation may be slow only. */
     bool nobody = v.state == HANG_HUNG && v.n == 0;
@@ -92,7 +92,7 @@ static void on_second_sample(void *arg, const struct samples *all)
         v.state = HANG_SUSPECT;
     h->blamed_nobody = nobody;
     if (v.state != HANG_HUNG && !nobody && h->again++ < AGAIN)
-        judge(h, AGAIN_MS); /* who was about to go on will have done so */
+        await_verdict(h, AGAIN_MS); /* who was about to go on will have done so */
     bool completes = h->shown_silent && v.state == HANG_HUNG && !v.silent;
     if (v.state == HANG_NONE || (v.state <= h->shown && !completes))
         return;
@@ -122,8 +122,8 @@ static void on_first_sample(void *arg, const struct samples *all)
     struct hang *h = arg;
     if (!all)
         return;
-    if (h->void_judgement) {
-        h->judging = false;
+    if (h->void_verdict) {
+        h->sampling = false;
         return;
     }
     copy_samples(&h->first, all);
@@ -134,19 +134,19 @@ static void on_first_sample(void *arg, const struct samples *all)
 
 /* `left_ms`: until the limit is reached, which for another worker may be sooner than for the one
  * because of which the first sample was taken. */
-static void judge(struct hang *h, unsigned left_ms)
+static void await_verdict(struct hang *h, unsigned left_ms)
 {
     uint64_t now = mono_ns(), due = now + left_ms * UINT64_C(1000000);
     if (h->closing)
         return;
-    if (h->judging) {
+    if (h->sampling) {
         h->due_ns = due < h->due_ns ? due : h->due_ns;
         if (uv_is_active((uv_handle_t *)&h->second))
             plan_second(h);
         return;
     }
-    h->judging = true;
-    h->void_judgement = false;
+    h->sampling = true;
+    h->void_verdict = false;
     h->begun_ns = now;
     h->due_ns = due;
     gather(h->cb.gatherer(h->cb.arg), true, on_first_sample, h);
@@ -188,7 +188,7 @@ static void suspect(struct hang *h, uint64_t limit, uint64_t silence, uint64_t n
     h->repeated++;
     if (h->cb.leads(h->cb.arg)) {
         h->again = 0;
-        judge(h, ms);
+        await_verdict(h, ms);
         return;
     }
     h->cb.request(h->cb.arg, &r);
@@ -277,7 +277,7 @@ void hang_on_suspicion(struct hang *h, const struct rdzv_request *r)
     if (!h->cb.leads(h->cb.arg))
         return;
     h->again = 0;
-    judge(h, r->suspect.left_ms < 3600000 ? r->suspect.left_ms : APART_MS);
+    await_verdict(h, r->suspect.left_ms < 3600000 ? r->suspect.left_ms : APART_MS);
 }
 
 bool hang_was_active(const struct hang *h, int local_rank)
@@ -306,11 +306,11 @@ void hang_reset(struct hang *h, bool watch)
     h->shown = HANG_NONE;
     h->next_ns = h->repeated = 0;
     uv_timer_stop(&h->echo);
-    h->void_judgement = true;
+    h->void_verdict = true;
     if (uv_is_active((uv_handle_t *)&h->second)) {
         uv_timer_stop(&h->second);
         samples_fini(&h->first);
-        h->judging = false;
+        h->sampling = false;
     }
     uint64_t ms = h->after_ns / 20000000;
     ms = ms < TICK_MS_MIN ? TICK_MS_MIN : ms > TICK_MS_MAX ? TICK_MS_MAX : ms;

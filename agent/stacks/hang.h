@@ -1,8 +1,8 @@
 /* hang.h: --hang_after: a job that hangs is noticed, and the ranks that it waits for are named.
  *
  * Every node watches the signs of life of its workers (hang_watch.h). When one of them is silent
- * for most of its limit, the coordinator's node takes a sample of all ranks, a second one when
- * the limit is reached, and judges by both (verdict.h). */
+ * for most of its limit, the coordinator's node takes a sample of all ranks, a second one when the
+ * limit is reached, and finds the verdict in both (verdict.h). */
 #ifndef AGENT_STACKS_HANG_H
 #define AGENT_STACKS_HANG_H
 

@@ -28,7 +28,7 @@ struct hangs {
     struct hang *hang; /* NULL: this node does not watch */
     struct sockets *sockets;
     struct verdict_here now;
-    bool told; /* from when on hangs can be judged */
+    bool announced; /* since when a hang can be found */
 };
 
 /* ------------------------------------------------------------------------------- signs of life */
@@ -77,7 +77,7 @@ static bool get_signs(void *arg, int local_rank, struct hang_signs *out)
 
 /* --------------------------------------------------------------------------------- the verdict */
 
-static bool may_judge(void *arg)
+static bool leads(void *arg)
 {
     struct hangs *h = arg;
     return h->now.in_place || node_leads(h->n);
@@ -219,7 +219,7 @@ static int hangs_open(void **state, struct node *n, struct err *e)
     const struct hang_callbacks cb = {.arg = h,
                                       .get_signs = get_signs,
                                       .get_op = get_op,
-                                      .leads = may_judge,
+                                      .leads = leads,
                                       .request = send_request,
                                       .gatherer = get_gatherer,
                                       .on_verdict = on_verdict,
@@ -240,9 +240,9 @@ static void tell_from_when_on(struct hangs *h)
 {
     double after_s = h->n->job->hang_after;
     uint64_t first_ns = hang_unlearnt_limit((uint64_t)(after_s * 1e9));
-    if (h->told || h->n->group_rank != 0)
+    if (h->announced || h->n->group_rank != 0)
         return;
-    h->told = true;
+    h->announced = true;
     log_notice("watching for hangs: in the first %d steps of a rank those of %g s and more count, "
                "then those of %g s that are 3 times as long as usual (--hang_after)",
                HANG_LEARNT, (double)first_ns / 1e9, after_s);

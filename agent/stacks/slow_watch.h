@@ -23,7 +23,7 @@ struct slow_count {
 };
 
 #define SLOW_LOOKS 64 /* that are kept */
-#define SLOW_FIRST 16 /* that a judgement needs */
+#define SLOW_FIRST 16 /* looks that a verdict needs */
 
 struct slow_rank {
     struct slow_count last, now; /* at_ns 0: not known */

@@ -336,7 +336,7 @@ static bool find_majority_by_place(struct court *c)
     return false;
 }
 
-void hang_judge(const struct samples *first, const struct samples *second, struct verdict *out)
+void hang_verdict(const struct samples *first, const struct samples *second, struct verdict *out)
 {
     struct court c = {.all = second, .conduct = xcalloc(second->n + 1, sizeof(*c.conduct))};
     bool moves = false, stands = false;

@@ -23,7 +23,7 @@ struct verdict {
 };
 
 /* `first` and `second` are sorted by rank. */
-void hang_judge(const struct samples *first, const struct samples *second, struct verdict *out);
+void hang_verdict(const struct samples *first, const struct samples *second, struct verdict *out);
 
 /* Describes the place of a rank in the program: the function that called the operation that it
  * waits in, else the innermost one that is not the C library's; "". */

@@ -17,7 +17,8 @@ static const struct dtype g_dtypes[DTYPES] = {
     [NCCL_DTYPES + 2] = {"bool", 1, DTYPE_BOOL},
 };
 
-/* As C lays out a struct of the two: with padding where the alignment needs it. */
+/* Pairs are laid out as C lays out a struct of the two: with padding where the alignment needs
+ * it. */
 static const struct dtype g_pairs[PAIRS] = {
     {"i16_i32", 8, DTYPE_PAIR},  {"i32_i32", 8, DTYPE_PAIR}, {"i64_i32", 16, DTYPE_PAIR},
     {"i64_i64", 16, DTYPE_PAIR}, {"f32_i32", 8, DTYPE_PAIR}, {"f64_i32", 16, DTYPE_PAIR},

@@ -12,7 +12,7 @@ int error_set(dlcoll_error *out, int code, const char *fmt, ...)
 
 int error_vset(dlcoll_error *out, int code, const char *fmt, va_list ap);
 
-/* The same for a call that has no communicator: kept per thread. */
+/* Sets the error of a call that has no communicator, which is kept per thread. */
 int error_set_global(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int error_copy_global(const dlcoll_error *e); /* returns its code */
 const dlcoll_error *error_global(void);       /* this thread's */

@@ -71,7 +71,7 @@ static void fiber_main(unsigned high, unsigned low)
     }
 }
 
-/* In the thread that runs the fiber: the context has the thread's signal mask. */
+/* To be called in the thread that runs the fiber: the context has the thread's signal mask. */
 static void make_context(struct fiber *f)
 {
     int r = getcontext(&f->context);

@@ -23,7 +23,7 @@ struct fiber {
 
 /* NULL: no memory. Any thread. */
 struct fiber *fiber_new(void);
-void fiber_free(struct fiber *f); /* it has ended, or never run */
+void fiber_free(struct fiber *f); /* the fiber has ended, or never run */
 
 /* Runs the fiber, from run(arg) on if it has ended, until it pauses or ends; always in the same
  * thread. */

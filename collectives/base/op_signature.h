@@ -10,7 +10,7 @@
 
 #include "collectives/base/dtype.h"
 
-/* In the kinds with _V the parts differ in length; not every rank may know the lengths of all. */
+/* In the kinds with _V the parts differ in length; a rank may not know the lengths of all parts. */
 enum call_kind {
     CALL_NONE,
     CALL_ALL_REDUCE,
@@ -42,7 +42,7 @@ enum call_kind {
     CALL_COMM_NEW_GROUP,
     CALL_COMM_SHRINK,
     CALL_COMM_DUP,
-    /* Not collective; root: the peer. */
+    /* Kinds that are not collective; root: the peer. */
     CALL_SEND,
     CALL_RECV,
     CALL_BATCH,
@@ -88,7 +88,7 @@ static inline bool call_rooted(enum call_kind kind) /* or has a peer */
     return g_call_has[kind] & CALL_HAS_ROOT;
 }
 
-/* Not every rank knows the counts of all parts. */
+/* Whether a rank may not know the counts of all parts. */
 static inline bool call_counts_differ(enum call_kind kind)
 {
     return kind == CALL_GATHER_V || kind == CALL_SCATTER_V || kind == CALL_ALL_TO_ALL_V;
@@ -129,7 +129,7 @@ static inline uint32_t op_history(uint64_t history)
     return (uint32_t)(history >> 32);
 }
 
-/* Whether, as far as their texts go, they are the same: only their parts differ. */
+/* Whether the texts of both are equal, so that only the parts differ. */
 static inline bool sig_alike(const struct op_signature *a, const struct op_signature *b)
 {
     struct op_signature c = *a;

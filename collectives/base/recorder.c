@@ -115,7 +115,7 @@ uint64_t recorder_begin_device(struct recorder *r, uint64_t group, const char *g
                         timed ? SEGMENT_OP_ENQUEUED : SEGMENT_OP_DEVICE);
 }
 
-/* Nothing happens when a later operation has the record. */
+/* Does nothing when a later operation has the record. */
 static void record_end(struct segment_op *op, uint64_t number, uint64_t now_ns, int result)
 {
     if (!number || !segment_op_take(op, number))
@@ -238,7 +238,8 @@ bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t *s
 {
     dlcoll_record all[SEGMENT_OPS];
     int n = read_all(line, false, all, SEGMENT_OPS);
-    /* Nothing has been written over, or what is older is there still: so it would be, too. */
+    /* True if the record would still be there: nothing has been written over, or an older record is
+     * still there. */
     bool earlier = atomic_load_explicit(&line->nops, memory_order_relaxed) <= SEGMENT_OPS;
     uint64_t best = 0;
     for (int i = 0; i < n; i++) {
@@ -246,7 +247,7 @@ bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t *s
         uint8_t kind = recorder_look_up(r->op, g_names.op, CALL_KINDS, sizeof(g_names.op[0]));
         bool refused = r->result < 0 && r->result != DLCOLL_EMISMATCH;
         if (r->group != group || refused || !is_collective(kind))
-            continue; /* others have numbers of their own */
+            continue; /* other operations have numbers of their own */
         earlier = earlier || r->seq <= *seq;
         if (r->seq >= *seq && (!best || r->seq < best)) {
             best = r->seq;

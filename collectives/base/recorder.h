@@ -25,7 +25,7 @@ void recorder_init(struct recorder *r, struct segment_local *line); /* NULL: non
  * CLOCK_MONOTONIC_COARSE, if the caller has it; else 0. */
 uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
                         const struct op_signature *sig, uint64_t bytes, uint64_t coarse_ns);
-/* The same, on device memory; `timed`: the device's times follow. */
+/* Records the beginning of an operation on device memory; `timed`: the device's times follow. */
 uint64_t recorder_begin_device(struct recorder *r, uint64_t group, const char *group_name,
                                uint64_t seq, const struct op_signature *sig, uint64_t bytes,
                                bool timed);

@@ -94,7 +94,7 @@ static void give_fiber(struct fiber *f)
     g.spare = f;
 }
 
-/* There is one: a task takes at most the one that task_add() has made for it. */
+/* A slot is free: a task takes at most the one that task_add() has made for it. */
 static struct fiber *take_fiber(void)
 {
     struct fiber *f = g.spare;
@@ -273,8 +273,7 @@ static void drop(struct task *t)
     fiber_free(f);
     const _Atomic uint32_t *left = &t->left;
     atomic_store(&t->left, 1);
-    futex_wake(
-        (const void *)left); /* an address: nothing is read there, should it have been freed */
+    futex_wake((const void *)left); /* an address: the memory may have been freed */
 }
 
 static void run_task(struct task *t)
@@ -340,7 +339,7 @@ static bool open_epoll(void)
     return true;
 }
 
-/* Once: its event rings for the task and switches the descriptor off. */
+/* Watches the descriptor once: its event rings for the task and switches the watch off. */
 static bool watch(int fd, short events, uint64_t slot)
 {
     struct epoll_event ev = {.events = (uint32_t)events | EPOLLONESHOT, .data.u64 = slot};

@@ -21,10 +21,10 @@ struct task {
     void (*run)(void *arg); /* returns when there is nothing to do */
     void *arg;
     _Atomic uint32_t slot; /* 1 + its number; 0: the thread does not have it */
-    /* From here on the thread's. */
+    /* The fields below belong to the thread. */
     struct task *next;
-    struct fiber *fiber; /* NULL: it does not run */
-    bool ready;          /* on the list of those to be run */
+    struct fiber *fiber; /* NULL: the task does not run */
+    bool ready;          /* on the list of tasks to be run */
     bool parked, polls;  /* polls: with descriptors */
     uint64_t due_ns;
     _Atomic bool leaves;
@@ -48,8 +48,8 @@ uint32_t task_slot(void);
 /* Returns when it is rung for, or after timeout_ns (UINT64_MAX: without an end); may return early.
  */
 void task_park(uint64_t timeout_ns);
-/* Likewise, or when a descriptor is ready; without descriptors the task waits for a connection,
- * which the thread accepts. */
+/* Returns when the task is rung for, at the timeout, or when a descriptor is ready; without
+ * descriptors the task waits for a connection, which the thread accepts. */
 void task_poll(const struct pollfd *fds, size_t n, uint64_t timeout_ns);
 /* Lets other tasks run. */
 void task_yield(void);
@@ -71,9 +71,9 @@ bool task_all_rung(void);
 /* Makes the tasks ready for which that bell, or task_ring_all(), has rung. Whether either has. */
 bool task_collect(struct bell *b);
 bool task_collect_all(void);
-/* Makes ready those whose time has come by now_ns. */
+/* Makes ready the tasks whose time has come by now_ns. */
 void task_expire(uint64_t now_ns);
-/* Runs those that are ready, each once. False: none was. */
+/* Runs the ready tasks, each once. False: no task was ready. */
 bool task_run_ready(void);
 
 int task_parked(void);   /* how many are parked, */

@@ -31,7 +31,8 @@ struct wait_policy wait_policy_choose(int ranks, int usable_cpus)
     return (struct wait_policy){.spin_ns = 0, .yield_ns = 500 * 1000};
 }
 
-/* How long this thread has been ready to run without a CPU, in all. 0: the kernel does not count.
+/* The time, in all, for which this thread has been ready to run without a CPU. 0: the kernel does
+ * not count.
  */
 static uint64_t delay_ns(void)
 {
@@ -89,7 +90,7 @@ struct wait_cpus wait_own_cpus(void)
         c.mask[0] = 1;
     for (size_t i = 0; i < sizeof(set); i++)
         c.mask[i % WAIT_CPUS_BYTES] |= bytes[i];
-    /* In a container this is its own limit; elsewhere the file is not there. */
+    /* The file has the container's own limit; outside of containers it does not exist. */
     if (fd_read_file(AT_FDCWD, "/sys/fs/cgroup/cpu.max", text, sizeof(text)) > 0 &&
         sscanf(text, "%ld %ld", &quota, &period) == 2 && period > 0)
         c.quota = quota < period ? 1 : (uint32_t)(quota / period);

@@ -61,6 +61,6 @@ struct wait_word {
  * the first one are noticed at once; the others are looked at each millisecond. */
 enum { WAIT_WORDS_MAX = 32 };
 void wait_sleep(const struct wait_word *words, int n, uint64_t timeout_ns);
-void wait_wake(const _Atomic uint32_t *word); /* all who sleep on it */
+void wait_wake(const _Atomic uint32_t *word); /* wakes all threads that sleep on the word */
 
 #endif

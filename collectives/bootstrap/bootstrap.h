@@ -9,13 +9,13 @@
 struct world;
 struct world_opts;
 
-/* From what the launcher has prepared: DLAUNCH_SEGMENT_FD, DLAUNCH_LISTEN_FD, LOCAL_RANK. Sends
- * nothing. -EBUSY: another communicator of this process is using it. */
+/* Reads the world from the launcher's segment and sockets: DLAUNCH_SEGMENT_FD, DLAUNCH_LISTEN_FD,
+ * LOCAL_RANK. Sends nothing. -EBUSY: another communicator of this process is using it. */
 int bootstrap_segment(struct world *w, struct err *e);
 void bootstrap_segment_leave(struct world *w); /* nothing when *w has no segment */
 
-/* Without a launcher: the ranks publish themselves in a store, by the way that the options or the
- * environment name. */
+/* For ranks without a launcher, which publish themselves in a store, by the way that the options or
+ * the environment name. */
 int bootstrap_store(struct world *w, const struct world_opts *o, struct err *e);
 
 #endif

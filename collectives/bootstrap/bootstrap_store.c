@@ -71,7 +71,7 @@ struct meeting {
     bool borrowed;  /* the client belongs to the program */
     char prefix[KEY_MAX / 2];
     uint64_t deadline_ns;
-    uint64_t notice_ns; /* when the wait is reported; 0: it has been */
+    uint64_t notice_ns; /* when the wait is reported; 0: it has been reported */
     struct member self;
     struct store_thread *server;
     struct store_client *client;
@@ -599,7 +599,7 @@ static int follow(struct meeting *m, struct err *e)
     return bad < 0 ? bad : r;
 }
 
-/* Another run of the program may use the same store. */
+/* Removes the keys, because another run of the program may use the same store. */
 static void clean_up(struct meeting *m)
 {
     char key[KEY_MAX];

@@ -57,7 +57,7 @@ void exit_notify_begin(int fd, uint64_t at, struct segment_local *line,
     int i = lock(m) ? find_word(m) : -1;
     if (i < 0)
         return;
-    /* As one who waits for the mutex does: the kernel wakes only where somebody sleeps. */
+    /* Sets the flag of a waiter, because the kernel wakes a waiter only if the flag is set. */
     atomic_fetch_or((_Atomic uint32_t *)m + i, FUTEX_WAITERS);
     atomic_store(&line->exit_notify_word, 1 + (uint32_t)i * sizeof(uint32_t));
     if (atomic_fetch_add(exit_word_count, 1) + 1 >= workers)

@@ -88,7 +88,7 @@ void rendezvous_file_remove(const char *path)
 
 /* -------------------------------------------------------------------------------------- finding */
 
-/* False: it is none, or not all of one. */
+/* False: the text is no record, or not a whole one. */
 static bool file_parse(char *text, struct meeting_place *p)
 {
     char *at = NULL;
@@ -140,7 +140,7 @@ static bool leads_there(const struct meeting_place *p, const char *prefix, uint6
         if (is_it(host, p, prefix))
             return true;
         if (same_host)
-            return false; /* it would answer here, if anywhere */
+            return false; /* the store of a rank 0 on this host would answer */
     }
     return false;
 }

@@ -7,7 +7,7 @@
 enum { SOCKETS_BITS = 8, ROOTS_AT = 10, ROOTS_BITS = 22, RULES_AT = 32 };
 static const uint64_t g_no_shm = 1 << SOCKETS_BITS, g_no_room = 2 << SOCKETS_BITS;
 
-/* In so many bits, exactly if it fits, and not 0 unless it is. */
+/* Encodes a number in so many bits: exactly if it fits, and as 0 only if it is 0. */
 static uint64_t fit(uint64_t v, int bits)
 {
     uint64_t most = (UINT64_C(1) << bits) - 1;

@@ -56,7 +56,7 @@ int world_init(struct world *w, const struct world_opts *o, struct err *e)
         w->made = &world_line(w)->worlds;
         w->instance = atomic_load(w->made) + 1;
     }
-    if (r == 0 && !launched && w->size == 1) { /* it has met nobody */
+    if (r == 0 && !launched && w->size == 1) { /* a world of one has met nobody */
         const struct wait_cpus own = wait_own_cpus();
         w->neighbours = 1;
         w->usable_cpus = wait_count_cpus(&own);

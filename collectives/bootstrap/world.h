@@ -18,7 +18,7 @@
 /* The record that a rank has published in the store. */
 struct member {
     uint32_t version; /* of the protocol between ranks; another one: nothing else is known of it */
-    char host[MEMBER_HOST_MAX]; /* its host's name, for people */
+    char host[MEMBER_HOST_MAX]; /* the name of the rank's host, for people */
     char addr[ADDR_STRLEN];     /* IP address; a loopback one: it is on the master's host */
     uint16_t port;
     uint32_t pid;
@@ -44,7 +44,7 @@ struct world {
 
     char store_host[HOST_MAX]; /* the store through which the ranks have met; "": none */
     int store_port;
-    struct store_thread *store_server; /* owned; when this process serves it */
+    struct store_thread *store_server; /* owned; set when this process serves the store */
 
     struct job_segment segment;  /* with a launcher */
     struct member *members;      /* without: all ranks, owned */
@@ -62,9 +62,9 @@ struct world_opts {
     const char *name;              /* of the job, where several share a store; never NULL */
 };
 
-/* How the process was started and what it asks for decide (dlcoll_init() in dlcoll.h). On failure
- * *w needs no world_fini(). Codes: -EINVAL, -ENOMEM, -ETIMEDOUT, -EBUSY (the launcher's sockets are
- * in use by another communicator), and what the network says. */
+/* Finds the world by the way in which the process was started and by its options (dlcoll_init() in
+ * dlcoll.h). On failure *w needs no world_fini(). Codes: -EINVAL, -ENOMEM, -ETIMEDOUT, -EBUSY (the
+ * launcher's sockets are in use by another communicator), and what the network says. */
 int world_init(struct world *w, const struct world_opts *o, struct err *e);
 /* All that dlcoll_init() does for it has succeeded: the next one of its sort has another instance.
  */
@@ -78,7 +78,7 @@ int world_addr(const struct world *w, int rank, struct netaddr *out, struct err 
  * kernel and one network namespace. */
 bool world_same_node(const struct world *w, int a, int b);
 
-/* For people: its host's name and its pid there (0: unknown). */
+/* Describes a rank for people: its host's name and its pid there (0: unknown). */
 void world_who(const struct world *w, int rank, char host[MEMBER_HOST_MAX], int *pid);
 
 /* Whether that rank, on this node, has its pid here, too: containers that share the host's network
@@ -89,7 +89,7 @@ bool world_shares_pids(const struct world *w, int rank);
 #define WORLD_NAME_MAX 128
 const char *world_name(const struct world *w, int rank, char out[WORLD_NAME_MAX]);
 
-/* This worker's line in the segment; NULL without one. */
+/* This worker's line in the segment; NULL without a segment. */
 static inline struct segment_local *world_line(const struct world *w)
 {
     return job_segment_local(&w->segment, w->rank);

@@ -32,8 +32,8 @@ static inline int coll_rank_of(const struct coll_ranks *r, int i)
     return r->map ? r->map[i] : i;
 }
 
-/* Where the parts of a buffer are, in elements. counts NULL: all have `count` elements and lie one
- * after the other. displs NULL: one after the other. */
+/* The places of the parts of a buffer, in elements. counts NULL: all have `count` elements and lie
+ * one after the other. displs NULL: one after the other. */
 struct coll_parts {
     const size_t *counts, *displs;
 };
@@ -47,12 +47,12 @@ struct coll_done {
 /* The call of another rank, as a mismatch shows it. */
 struct coll_theirs {
     struct op_signature sig;
-    uint64_t seq;          /* its number; of a message, and from shared memory, the low half */
+    uint64_t seq; /* the call's number; of a message, and from shared memory, the low half */
     bool differed_before;  /* `sig` is this rank's, too; an earlier call differed */
-    struct coll_done last; /* then: the one before it, if known */
+    struct coll_done last; /* then: the call before it, if known */
 };
 
-/* What a provider says about a failure, beside the code that its `run` returns:
+/* The details of a failure that a provider gives, beside the code that its `run` returns:
  *   -EPIPE      `culprit` has died, left or closed its connection
  *   -EBADMSG    `culprit` is in another operation, or has called another one before: `theirs`
  *   -ETIMEDOUT  the deadline passed while waiting for `culprit`
@@ -96,8 +96,8 @@ struct coll_call {
     void *recv;
     size_t count; /* elements; of one part where there are parts */
     struct coll_parts send_parts, recv_parts;
-    /* Where the elements are that the operation sends and receives one after the other; NULL: one
-     * after the other. With pack_parts, `send` is packed because `recv` is the same. */
+    /* The layouts of the elements that the operation sends and receives; NULL: one after the other.
+     * With pack_parts, `send` is packed because `recv` is the same. */
     const dlcoll_layout *send_layout, *recv_layout;
     bool pack_parts;
     bool in_steps;            /* not by one provider alone: layouts, a list of buffers, a task */
@@ -128,11 +128,12 @@ struct coll_call {
 
     uint64_t start_ns;    /* of the call, on mono_ns(), to a tick of the kernel's; 0: not known */
     uint64_t deadline_ns; /* likewise; 0: none */
-    /* Nothing has been sent yet: -ENOMEM is for the program, which may call again; else it is a
-     * failure. */
+    /* Set while nothing has been sent yet: -ENOMEM is returned to the program, which may call
+     * again; later -ENOMEM is a failure of the communicator. */
     bool may_repeat;
 
-    struct coll_failure *failure; /* of who carries it out; parts and copies have the same */
+    struct coll_failure
+        *failure; /* of the provider that carries out the call; parts and copies have the same */
 
     /* The algorithm that the provider chose, for the flight recorder and DLCOLL_DEBUG; a fixed
      * text. */

@@ -169,7 +169,7 @@ static inline int enter(dlcoll_comm *comm, bool messages)
             DLCOLL_ESTATE,
             "this process is a fork()'s child of the one that made the communicator");
     if (!(messages && comm->multiple) && !comm_take(comm))
-        return DLCOLL_ESTATE; /* its last error is the other thread's */
+        return DLCOLL_ESTATE; /* the last error belongs to the other thread */
     int code = comm_usable(comm);
     return code < 0 ? leave(comm, code, messages) : 0;
 }
@@ -203,7 +203,7 @@ bool comm_has_exited(const dlcoll_comm *c, int rank)
            job_has_ended(c->job, c->world_ranks[rank]);
 }
 
-/* A process of this node that has died without a launcher to say so. */
+/* Finds a process of this node that has died, where no launcher reports deaths. */
 static bool neighbour_gone(const dlcoll_comm *c, int *culprit)
 {
     for (int i = 0; c->watches && i < c->topo.nlocal; i++) {

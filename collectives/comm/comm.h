@@ -104,7 +104,7 @@ struct dlcoll_comm {
     _Atomic bool returned; /* failed_code was returned to the program */
     _Atomic bool finalized;
     _Atomic int failed_code;
-    unsigned fork_gen;                    /* of the process that made it */
+    unsigned fork_gen;                    /* of the process that made the communicator */
     _Atomic uint32_t coll_slot, p2p_slot; /* of its tasks (task.h), or 0 */
     pthread_mutex_t running;              /* a collective operation runs */
     pthread_mutex_t inside;               /* with `multiple`: a thread of the program is */
@@ -118,15 +118,15 @@ struct dlcoll_comm {
  * returns `code`. */
 int comm_enter(dlcoll_comm *comm);
 int comm_leave(dlcoll_comm *comm, int code);
-/* The same for messages, with which several threads may be inside. */
+/* Enter and leave for messages, with which several threads may be inside. */
 int comm_enter_with_messages(dlcoll_comm *comm);
 int comm_leave_with_messages(dlcoll_comm *comm, int code);
 
 /* The part of comm_enter() that keeps other threads out. False: one is inside. */
 bool comm_take(dlcoll_comm *comm);
 
-/* With `multiple`: other threads may enter while this one waits for other ranks, until it keeps
- * them out again. Without, nothing. */
+/* With `multiple`: lets other threads enter while this one waits for other ranks, until it keeps
+ * them out again. Without `multiple`: does nothing. */
 void comm_let_in(dlcoll_comm *comm);
 void comm_keep_out(dlcoll_comm *comm);
 
@@ -172,9 +172,9 @@ static inline bool comm_is_stopped(const dlcoll_comm *c)
     return false;
 }
 
-/* The same, after data has been read from another rank's buffer. A rank stops the communicator
- * before it leaves an operation early and reuses its buffers: if it is not stopped by now, the data
- * is what was sent. */
+/* comm_is_stopped() after data has been read from another rank's buffer. A rank stops the
+ * communicator before it leaves an operation early and reuses its buffers: if it is not stopped by
+ * now, the data is what was sent. */
 static inline bool comm_was_stopped(const dlcoll_comm *c)
 {
     memory_fence(memory_order_seq_cst); /* all data is read before the check */
@@ -196,10 +196,10 @@ bool comm_has_exited(const dlcoll_comm *c, int rank);
 /* The key of the rules for the call: equal on every rank. */
 struct algo_key comm_algo_key(const struct coll_call *call);
 
-/* What a transport of the communicator needs. */
+/* The options for a transport of the communicator. */
 struct tcp_opts comm_tcp_opts(dlcoll_comm *c, enum channel channel);
 
-/* Whether it has a task. For the program's threads, inside. */
+/* Whether the communicator has a task. For the program's threads, inside. */
 static inline bool comm_has_task(const dlcoll_comm *c)
 {
     return atomic_load_explicit(&c->coll_slot, memory_order_relaxed) ||

@@ -58,7 +58,7 @@ static bool agent_reports(const dlcoll_comm *c, struct notice *cause)
     take_text(text, sizeof(text), a.text);
     if (cause->pid)
         snprintf(name, sizeof(name), "rank %d (%s, pid %d)", cause->rank, cause->host, cause->pid);
-    else /* its host is lost */
+    else /* the culprit's host is lost */
         snprintf(name, sizeof(name), "rank %d (%s)", cause->rank, cause->host);
     const char *abbrev = a.signal ? sigabbrev_np(a.signal) : NULL;
     if (abbrev)
@@ -72,7 +72,7 @@ static bool agent_reports(const dlcoll_comm *c, struct notice *cause)
     return true;
 }
 
-/* Another rank has given up, or another thread of this one. */
+/* True if another rank has given up, or another thread of this rank. */
 static bool peer_reports(const dlcoll_comm *c, struct notice *cause, int *from)
 {
     struct notice n;
@@ -310,7 +310,7 @@ static const struct ask *find_majority(const struct ask *calls, int voters, int 
     return NULL;
 }
 
-/* Another rank has found a cause, which is then that of every rank. */
+/* True if another rank has found a cause, which is then that of every rank. */
 static bool others_report(const dlcoll_comm *c)
 {
     struct notice n;
@@ -478,7 +478,7 @@ static bool record(dlcoll_comm *c, const struct notice *cause, const struct coll
     bool first = !atomic_load(&c->failed);
     if (first) {
         char where[64] = "";
-        if (cause->seq) /* its text has the operation */
+        if (cause->seq) /* the text of the cause has the operation */
             where[0] = '\0';
         else if (call && call->seq)
             snprintf(where, sizeof(where), "%s #%" PRIu64 ": ", call_name(call->sig.kind),
@@ -576,7 +576,7 @@ int comm_fail_as(dlcoll_comm *c, const dlcoll_comm *group, enum call_kind kind)
                                                   : PEER;
     if (record(c, &cause, &call, consequence_of(c, &cause, source, from)))
         notify_others(c, &cause, source == AGENT ? AGENT : OWN_VIEW,
-                      -1); /* others of c are not in the group */
+                      -1); /* other ranks of c are not in the group */
     return atomic_load(&c->failed_code);
 }
 

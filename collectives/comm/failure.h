@@ -18,8 +18,8 @@ int comm_fail_as(dlcoll_comm *c, const dlcoll_comm *group, enum call_kind kind);
  * communicator must stop. True: *ask is the answer. Any thread. */
 bool comm_asked(struct acceptor_subscriber *subscriber, int from, struct ask *ask);
 
-/* This rank gives up the communicator: its operations under way end with `code`; the other ranks
- * get `theirs` and the clause. False: the communicator has failed already. */
+/* Makes this rank give up the communicator: its operations under way end with `code`; the other
+ * ranks get `theirs` and the clause. False: the communicator has failed already. */
 bool comm_give_up(dlcoll_comm *c, int code, int theirs, const char *clause);
 
 #endif

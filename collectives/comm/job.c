@@ -171,7 +171,7 @@ bool job_has_ended(struct job *j, int rank)
 {
     pthread_mutex_lock(&j->watch_lock);
     struct pollfd p = {.fd = j->pidfds ? j->pidfds[rank] : -1, .events = POLLIN};
-    pthread_mutex_unlock(&j->watch_lock); /* it stays open */
+    pthread_mutex_unlock(&j->watch_lock); /* the descriptor stays open */
     return p.fd >= 0 && poll(&p, 1, 0) == 1;
 }
 

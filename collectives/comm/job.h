@@ -39,7 +39,7 @@ struct job {
 
     /* Bells of this node's ranks, in their lines of the launcher's segment, or in memory that the
      * ranks have shared themselves. */
-    struct bell *bell;  /* this rank's; NULL: it has none */
+    struct bell *bell;  /* this rank's bell; NULL: none */
     struct bell *bells; /* mapped; NULL: in the segment, or none */
     size_t nbells;
     int *bell_at; /* by rank of the world; -1: on another node; owned */
@@ -64,12 +64,12 @@ struct bell *job_bell(const struct job *j, int rank);
 /* The launcher's word that is not 0 when all must stop; without one, a word that stays 0. */
 const _Atomic uint32_t *job_abort_word(const struct job *j);
 
-/* Without a launcher nobody says when a process of this host dies: its descriptor does. From now on
- * that of this rank, which may have no such descriptor. */
+/* Watches the process of a rank of this host by a descriptor, if it has one, because without a
+ * launcher nobody reports deaths. */
 void job_watch(struct job *j, int rank);
 /* Whether a rank that is watched has ended. */
 bool job_has_ended(struct job *j, int rank);
-/* How many processes of this node have ended, as far as can be seen. */
+/* Returns how many processes of this node are seen to have ended. */
 int job_count_ended(struct job *j);
 
 struct job *job_ref(struct job *j);

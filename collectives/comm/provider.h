@@ -15,13 +15,14 @@
 struct coll_provider {
     const char *name;
 
-    /* Whether it takes this call. Decides by what is the same on every rank (kind, count, dtype,
-     * op, facts of the communicator), never by pointers or by what this rank alone can see: all
-     * ranks must choose the same one. */
+    /* Whether the provider takes this call. Decides by facts that are equal on every rank (kind,
+     * count, dtype, op, facts of the communicator), never by pointers or by what this rank alone
+     * can see: all ranks must choose the same one. */
     bool (*can)(const struct coll_call *c);
 
-    /* Carries it out. 0, or negative as coll_call.h says; count 0 and a single rank are its
-     * business, too. Allocates nothing once the communicator has done such an operation before. */
+    /* Carries the call out. 0, or negative as coll_call.h says. The provider handles count 0 and a
+     * single rank, too. Allocates nothing once the communicator has done such an operation
+     * before. */
     int (*run)(struct coll_call *c);
 
     /* The algorithms that a rule may name: the i-th, and the kind of call that it is for. NULL:

@@ -12,7 +12,7 @@ struct work_pool {
     struct dlcoll_work *spare;
 };
 
-/* How many handles have been completed while a thread waited for any of several. */
+/* The number of handles that were completed while a thread waited for any of several. */
 static _Atomic uint32_t g_completed, g_choosers;
 
 static struct work_pool *pool_of(struct dlcoll_comm *comm)

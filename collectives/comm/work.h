@@ -18,7 +18,7 @@ struct dlcoll_work {
     struct dlcoll_comm *comm;
     _Atomic uint32_t done;     /* a futex */
     _Atomic uint32_t sleepers; /* on it */
-    int result;                /* once it is done */
+    int result;                /* valid once the operation is done */
     _Atomic bool detached;     /* the program has no handle (any more) */
     struct coll_call call;     /* of a collective one */
     struct p2p_op *ops;        /* of a point-to-point one: a list; else NULL */
@@ -30,13 +30,13 @@ struct dlcoll_work {
     size_t cap_spans;
     void *layouts; /* likewise */
     size_t cap_layouts;
-    void (*notify)(void *arg); /* when it is done; NULL: nobody asked */
+    void (*notify)(void *arg); /* called when the operation is done; NULL: no callback */
     void *notify_arg;
     bool persistent; /* dlcoll_start() begins it */
     bool device;     /* on a stream: complete when the event is */
     void *event;     /* kept with the handle */
     void *start;     /* likewise, before the operation, where the device's times are recorded */
-    bool started;    /* the recorder has its time */
+    bool started;    /* the recorder has the operation's time */
     bool marker;     /* the library's own, of an operation without a handle */
     uint64_t issued; /* the number of the communicator's device operation that it is behind */
     uint64_t record; /* of the flight recorder */
@@ -61,7 +61,7 @@ void work_complete(struct dlcoll_work *w, int result);
 const _Atomic uint32_t *work_choose_begin(void);
 void work_choose_end(void);
 
-/* What a fork()'s child gets for a handle of its parent: the public code. */
+/* Returns the public code that a fork()'s child gets for a handle of its parent. */
 int work_refuse(void);
 
 /* Frees the pool; events by free_event, unless that is NULL. */

@@ -185,7 +185,7 @@ static void copy_alone(struct hier_task *t, const void *send, void *recv, size_t
     t->part++;
     if (reduce->dtype && reduce->has_pre) {
         reduce_pre(reduce, recv, send, count);
-        t->call->may_repeat = t->call->may_repeat && send != recv; /* it must not be scaled twice */
+        t->call->may_repeat = t->call->may_repeat && send != recv; /* scaled once only */
     } else if (send != recv) {
         memcpy(recv, send, count * t->call->elem);
     }

@@ -28,15 +28,15 @@ struct hier;
 
 extern const struct coll_provider hier_provider; /* nodes with several ranks */
 
-/* In bytes; equal on every rank. */
+/* Sizes in bytes, equal on every rank. */
 struct hier_tuning {
 #define HIER(name, bytes, decides, measured) size_t name;
 #include "collectives/comm/selection.def"
 };
 extern struct hier_tuning hier_tuning;
 
-/* The reason, as a text, why this provider carries out no operation of the communicator; NULL: it
- * does. */
+/* Returns why this provider carries out no operation of the communicator; NULL: it carries out
+ * operations. */
 const char *hier_why_not(const struct dlcoll_comm *comm);
 /* "leaders" or "lanes" for an operation with that choice; else NULL. */
 const char *hier_algo(const struct coll_call *c);

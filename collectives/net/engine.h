@@ -39,9 +39,9 @@ struct part;
 /* A step in progress. */
 struct engine_step {
     bool begun;
-    size_t number, first; /* its number, and its first entry */
-    struct part *parts;   /* its messages */
-    size_t nparts, left;  /* parts, and those that are not complete */
+    size_t number, first; /* the step's number, and its first entry */
+    struct part *parts;   /* the step's messages */
+    size_t nparts, left;  /* parts, and the number of incomplete ones */
     uint8_t *pieces;
 };
 
@@ -63,7 +63,8 @@ struct engine {
     struct engine_step steps[2]; /* the current step, and possibly the one after it */
     bool moved;                  /* the last engine_progress() moved data */
 
-    /* After a failure: the rank that caused it (of the transport), and its frame (-EBADMSG). */
+    /* After a failure: the rank of the transport that caused the failure, and its frame
+     * (-EBADMSG). */
     int culprit;
     struct frame theirs;
 

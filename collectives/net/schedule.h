@@ -97,8 +97,8 @@ void schedule_reduce(struct schedule *s, struct place to, struct place left, str
  * it. */
 void schedule_end_step(struct schedule *s);
 
-/* Likewise; the next step does not depend on this one. The rules for the entries of a step hold for
- * both steps together; messages between two ranks keep their order. */
+/* Ends the step; the next step does not depend on this one. The rules for the entries of a step
+ * hold for both steps together; messages between two ranks keep their order. */
 void schedule_end_step_loosely(struct schedule *s);
 
 #ifdef DLAUNCH_CHECKED

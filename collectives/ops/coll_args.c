@@ -16,9 +16,9 @@ enum { LONG_MS = 1000, LONGEST_MS = 1000 * 1000 * 1000, TICK_MS = 10 };
 struct side {
     const void *p;
     bool needed;
-    size_t extent; /* elements from its start to its end */
-    size_t own_at; /* where this rank's part is, which in place is the other buffer */
-    size_t own;    /* its length */
+    size_t extent; /* elements from the buffer's start to its end */
+    size_t own_at; /* place of this rank's part, which in place is the other buffer */
+    size_t own;    /* length of this rank's part */
 };
 
 static int args_refuse(const struct coll_args *a, int code, const char *why)
@@ -255,7 +255,7 @@ static int check_reduction(const struct coll_args *a, struct coll_call *call)
 {
     char why[96];
     struct reduce_info *last = &a->comm->reduce;
-    bool keeps = !call_scans(a->kind); /* those divide by another number of ranks */
+    bool keeps = !call_scans(a->kind); /* scans divide by another number of ranks */
     bool known = keeps && last->dtype && last->dtype_value == a->dtype && last->code == a->op;
     if (__builtin_expect(known, true)) {
         call->reduce = *last;
@@ -269,7 +269,7 @@ static int check_reduction(const struct coll_args *a, struct coll_call *call)
     call->sig.op = call->reduce.code;
     if (code == 0 && keeps && call->reduce.code == a->op)
         *last = call->reduce;
-    call->more = call->reduce.code == REDUCE_USER_MAY_FAIL; /* the ranks agree whether it has */
+    call->more = call->reduce.code == REDUCE_USER_MAY_FAIL; /* ranks agree on failures */
     if (code == DLCOLL_EINVAL)
         return args_refuse(a, code,
                            call->reduce.code == REDUCE_PREMUL ? "op was made for another dtype"
@@ -282,7 +282,7 @@ static int check_reduction(const struct coll_args *a, struct coll_call *call)
     return 0;
 }
 
-/* Where all ranks know all counts, they compare their sum and this digest. */
+/* Ranks that all know all counts compare the sum of the counts and this digest. */
 static int32_t digest(const size_t *counts, int n)
 {
     uint64_t h = 0;

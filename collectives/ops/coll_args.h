@@ -11,11 +11,12 @@
 
 struct coll_args {
     enum call_kind kind;
-    enum call_kind called; /* what the program has called, if that is done as another kind */
+    enum call_kind called; /* the kind that the program has called, if the call is carried out as
+                              another kind */
     const void *send;
     void *recv;
     size_t count;
-    /* Only for the kinds with _v; displs may be NULL. */
+    /* For the kinds with _v only; displs may be NULL. */
     const size_t *send_counts, *send_displs, *recv_counts, *recv_displs;
     int dtype, op, root;
     dlcoll_comm *comm;

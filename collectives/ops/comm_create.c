@@ -87,7 +87,7 @@ static void init_log(void)
     log_init(read_debug(&on, &e) == 0 && on ? LOG_LEVEL_VERBOSE : LOG_LEVEL_NOTICE, "dlcoll: ");
 }
 
-/* Once in a process: other threads may log already. */
+/* Sets up logging once in a process, because other threads may log already. */
 static int set_up_debugging(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -199,7 +199,8 @@ static int share_heap(dlcoll_comm *c, const struct job_segment *s, struct err *e
     uint64_t bytes = s->header.heap_bytes / 4096 * 4096;
     size_t least = shm_least_bytes(c->topo.most_local);
     c->shares_memory = bytes >= least;
-    /* Other nodes may have room for it, and choose other algorithms. */
+    /* Records that this node lacks room, because other nodes may have room, and choose other
+     * algorithms. */
     if (!c->shares_memory && least < SIZE_MAX && c->topo.nnodes > 1)
         job_lacks_memory(c->job);
     return c->shares_memory && c->topo.nlocal > 1 ? shm_open_heap(c, heap, bytes, e) : 0;

@@ -15,7 +15,8 @@ static int env_port(void)
     return v && parse_int(v, 1, 65535, &port, NULL) == 0 ? (int)port : 0;
 }
 
-/* Where the ranks have met, or the launcher serves it; a world of one has one to itself. */
+/* The store is the one in which the ranks have met, or the launcher's; a world of one has a store
+ * of its own. */
 static int open_own(struct job *j, int64_t timeout_ms, struct err *e)
 {
     const struct world *w = &j->world;

@@ -63,7 +63,7 @@ static void name_way(const struct coll_provider *p, const struct coll_call *call
     snprintf(way, WAY_MAX, "%s%s%s", p->name, algo ? "/" : "", algo ? algo : "");
 }
 
-/* As the ranks go about it; or as those of one lane do between the nodes. */
+/* Describes the way of all ranks; or that of the ranks of one lane between the nodes. */
 static void describe_way(const dlcoll_comm *c, enum call_kind kind, size_t bytes, bool between,
                          char way[WAY_MAX])
 {

@@ -211,7 +211,7 @@ static int await(dlcoll_comm *c, dlcoll_work *w, uint64_t deadline)
     if (!atomic_load(&w->done) && p2p_cancel(c, w, DLCOLL_ETIMEDOUT)) {
         code = 1;
     } else {
-        p2p_wait(c, &w->done, 0, false); /* a part of it has arrived */
+        p2p_wait(c, &w->done, 0, false); /* a part of the message has arrived */
         code = w->result;
     }
     dlcoll_work_free(w);

@@ -77,7 +77,7 @@ int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
     coll_failure_init(&failure);
     r = comm_share_memory(g, kind == CALL_COMM_SHRINK, comm_deadline(o->timeout_ms), &failure);
     if (r < 0) {
-        /* what the program has called */
+        /* the kind that the program has called */
         comm_fail(g, r,
                   &(struct coll_call){
                       .sig = {.kind = (uint8_t)kind, .settings = parent->job->conf.settings},
@@ -125,7 +125,7 @@ static dlcoll_group_opts opts_of(const struct group_task *t)
     return o;
 }
 
-/* For a group of n listed ranks; NULL: no memory. */
+/* Makes the list for a group of n listed ranks; NULL: no memory. */
 static struct group_task *group_task_new(enum call_kind kind, dlcoll_comm **group, int n,
                                          const dlcoll_group_opts *o, size_t *bytes)
 {
@@ -270,7 +270,7 @@ int dlcoll_comm_split(dlcoll_comm *comm, int color, int key, dlcoll_comm **group
 
 /* ------------------------------------------------------------------------------------ new_group */
 
-/* How often a group of these ranks has been made; NULL: no memory. */
+/* Returns the counter of groups that have been made of these ranks; NULL: no memory. */
 static uint64_t *count_of(dlcoll_comm *c, uint64_t hash)
 {
     for (struct group_count *k = c->group_counts; k; k = k->next) {

@@ -14,14 +14,14 @@
  * constant: this saves 12 ns of a message's 140. */
 #define INLINED static inline __attribute__((always_inline))
 
-/* A call, as the program has made it. */
+/* The arguments of a call of the program. */
 struct message_call {
     enum call_kind kind;
     const dlcoll_p2p *list;
     size_t n;
     bool upto, claims, once; /* a probe: does not wait */
     bool takes;              /* the message that `message` has claimed */
-    int *from;               /* these two: of the only one in the list */
+    int *from;               /* this and `message`: results for a list of one */
     dlcoll_message *message;
 };
 
@@ -177,7 +177,7 @@ static const void *telling_buffer(const dlcoll_p2p *list, size_t n)
     return one->send ? one->send : one->recv;
 }
 
-/* Whether it is for NCCL; or negative. */
+/* Returns whether the call is for NCCL; or a negative code. */
 INLINED int find_place(dlcoll_comm *c, const struct message_call *m, const dlcoll_opts *o,
                        bool *device)
 {
@@ -216,7 +216,8 @@ static int perform_by_handle(dlcoll_comm *c, const struct message_call *m, const
             dlcoll_work_free(w);
         return code;
     }
-    if (m->kind != CALL_BATCH && p2p_try(c, w->own_ops)) { /* no other thread is needed for it */
+    if (m->kind != CALL_BATCH &&
+        p2p_try(c, w->own_ops)) { /* a probe that does not wait needs no other thread */
         work_complete(w, 0);
         *work = w;
         return 0;

@@ -93,7 +93,7 @@ static bool may_listen(const struct roll *r)
     return may;
 }
 
-/* Whether those on the list may go on. */
+/* Whether the ranks on the list may go on. */
 static bool is_quorum(const struct roll *r)
 {
     int counted = 0, here = 0, lowest = -1;
@@ -349,7 +349,7 @@ static int shrink(dlcoll_comm *c, dlcoll_comm **group, const dlcoll_group_opts *
     int code = 0, status = -ENOMEM;
     to.comm = hash_add(id, 1);
     to.sockets = 1;
-    to.stop_word = NULL; /* it is set, if a rank's death has failed this one */
+    to.stop_word = NULL; /* the word is set, if a rank's death has failed this communicator */
     if (r.gone && r.here && r.ended && r.moved && r.wants && tcp_new(&r.t, &to, &e) == 0) {
         for (int i = 0; i < c->size; i++)
             r.gone[i] = c->error.code == DLCOLL_EPEER && c->world_ranks[i] == c->error.rank &&

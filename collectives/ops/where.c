@@ -27,7 +27,7 @@ int dlcoll_node_ranks(const dlcoll_comm *comm, int node, int *ranks, int max)
     return t->node_size[node];
 }
 
-/* Equal on ranks that are in the same domain. */
+/* A key that is equal on ranks of one domain. */
 static uint64_t domain_id(const dlcoll_comm *c, dlcoll_domain domain)
 {
     unsigned cpu, numa = 0;

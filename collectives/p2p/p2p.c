@@ -22,7 +22,7 @@ enum {
     POLL_MAX = 64,
     QUICK_LOOKS = 200,            /* before anything else is done, and the clock is read */
     SPIN_LOOKS = 16,              /* while spinning, between readings of the clock */
-    LOOK_NS = 1000 * 1000,        /* between looks at what else may have happened */
+    LOOK_NS = 1000 * 1000,        /* between checks for deaths, notices and deadlines */
     NAP_NS = 10 * LOOK_NS,        /* at most, at a time, */
     NAP_WRITING_NS = LOOK_NS,     /* or when there must be room first */
     TASK_NAP_NS = 1000 * LOOK_NS, /* at most, of the task, for which the progress thread looks */
@@ -39,7 +39,7 @@ static const struct p2p_op *find_any(const struct p2p *p, int peer)
     return op;
 }
 
-/* As the program has called it. */
+/* The kind of call that the program has made. */
 static uint8_t kind_of(const struct p2p_op *op)
 {
     if (op && op->tag < 0)
@@ -168,7 +168,7 @@ static void check_queue(struct p2p *p, const struct p2p_queue *q, uint64_t now)
     }
 }
 
-/* Now and then: whether what is under way is overdue, or the communicator has been stopped. */
+/* Checks, now and then, whether an operation is overdue, or the communicator has been stopped. */
 static void p2p_look(struct p2p *p)
 {
     uint64_t now = mono_ns();
@@ -220,7 +220,7 @@ static int p2p_prepare(struct p2p *p, struct pollfd *fds, int *timeout_ms)
     return n;
 }
 
-/* Completes what is under way with the code. */
+/* Completes all operations under way with the code. */
 static void end_all(struct p2p *p, int code)
 {
     struct p2p_queue all;
@@ -259,7 +259,8 @@ static void stop(struct p2p *p, int code)
         p->shm->ops->close(p->shm);
 }
 
-/* After every turn, without the lock: what has gone wrong is found out and told. */
+/* Called after every turn, without the lock: finds the cause of a failure and notifies other
+ * ranks. */
 static void p2p_settle(struct p2p *p)
 {
     struct coll_call call;
@@ -342,7 +343,7 @@ static void find_kinds(struct p2p *p, bool *streams, bool *sockets, bool *writin
     pthread_mutex_unlock(&p->lock);
 }
 
-/* In the task: until it is rung for, a socket is ready, or the nap is over. */
+/* Called in the task: parks until the task is rung for, a socket is ready, or the nap is over. */
 static void doze_in_task(struct p2p *p)
 {
     dlcoll_comm *c = p->comm;
@@ -382,7 +383,8 @@ static void doze_in_task(struct p2p *p)
     p->nap_ns = moved ? NAP_NS : p->nap_ns < TASK_NAP_NS / 2 ? p->nap_ns * 2 : TASK_NAP_NS;
 }
 
-/* Until something comes, or the time is over; not if something moves before that, or it is done. */
+/* Sleeps until something arrives, or the time is over; not if something has moved since, or the
+ * operation is done. */
 static void doze(struct p2p *p, const _Atomic uint32_t *done, uint64_t timeout_ns)
 {
     dlcoll_comm *c = p->comm;
@@ -422,8 +424,8 @@ static void stop_waiting(struct p2p *p)
         task_ring(atomic_load_explicit(&p->comm->p2p_slot, memory_order_acquire));
 }
 
-/* With other threads of the program: each sleeps until its own operation is done, and the task
- * progresses those of all. */
+/* Waits beside other threads of the program: each sleeps until its own operation is done, and the
+ * task progresses the operations of all. */
 static void rest(struct p2p *p, const _Atomic uint32_t *done, uint64_t timeout_ns)
 {
     atomic_fetch_add(&p->sleepers, 1);
@@ -467,7 +469,8 @@ bool p2p_is_busy(const struct dlcoll_comm *comm)
     return comm->p2p && atomic_load_explicit(&comm->p2p->under_way, memory_order_relaxed);
 }
 
-/* One turn of the task, unless somebody else sees to it; parks when there is nothing to do. */
+/* Makes one turn of the task, unless a thread makes progress itself; parks when there is nothing to
+ * do. */
 static void p2p_assist(struct p2p *p)
 {
     dlcoll_comm *comm = p->comm;
@@ -481,7 +484,7 @@ static void p2p_assist(struct p2p *p)
     }
     p->nap_ns = NAP_NS;
     if (atomic_load(&p->waiters) && comm->shm)
-        ring_wake_own(comm); /* it may have been theirs */
+        ring_wake_own(comm); /* the event may have been for them */
     task_yield();
 }
 
@@ -667,7 +670,7 @@ static inline bool try_one(struct p2p *p, struct p2p_op *op)
     return true;
 }
 
-/* With other threads of the program. */
+/* Other threads of the program may be inside: the operation is posted. */
 static __attribute__((noinline)) bool try_locked(struct p2p *p, struct p2p_op *op)
 {
     pthread_mutex_lock(&p->lock);
@@ -676,7 +679,7 @@ static __attribute__((noinline)) bool try_locked(struct p2p *p, struct p2p_op *o
     return done;
 }
 
-/* Nothing else is under way, and no other thread is there, or kept out. */
+/* True if no other operation is under way, and no other thread is inside, or kept out. */
 bool p2p_try(struct dlcoll_comm *comm, struct p2p_op *op)
 {
     struct p2p *p = p2p_of(comm);

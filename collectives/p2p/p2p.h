@@ -48,9 +48,9 @@ int p2p_start(struct dlcoll_comm *comm, struct dlcoll_work *w);
  * done. */
 bool p2p_try(struct dlcoll_comm *comm, struct p2p_op *op);
 
-/* Posts one without a handle, and waits until it is done: its public code. */
+/* Posts one operation without a handle, waits until it is done, and returns its public code. */
 int p2p_run(struct dlcoll_comm *comm, struct p2p_op *op);
-/* Likewise a probe; DLCOLL_INPROGRESS when it does not find anything at once. */
+/* Posts a probe without a handle; DLCOLL_INPROGRESS when it finds no message at once. */
 int p2p_probe_once(struct dlcoll_comm *comm, struct p2p_op *op);
 
 /* Progresses everything that is under way until *done, a handle's or an operation's, the deadline

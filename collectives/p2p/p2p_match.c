@@ -142,7 +142,8 @@ int p2p_match(struct p2p *p, int rank, const struct p2p_frame *f, struct p2p_op 
     return 0;
 }
 
-/* ----------------------------------------------------------------------- what has come already */
+/* ----------------------------------------------------------------------- messages that have come
+ * already */
 
 /* The one of the kept messages that has come first, of those that it fits. NULL: there is none. */
 static struct p2p_unexpected **find_kept(struct p2p *p, const struct p2p_op *op)
@@ -177,7 +178,7 @@ static void count_kept(struct p2p *p, struct p2p_peer *peer, size_t len, bool ke
         ring_say_kept(p->shm, peer->in, peer->kept_bytes);
 }
 
-/* The receive gets it; at most half of it may be here. */
+/* Gives a kept message to a receive; a part of the message may still be on its way. */
 static void receive(struct p2p *p, struct p2p_op *op, struct p2p_unexpected *un)
 {
     struct p2p_peer *peer = &p->peers[un->from];
@@ -206,7 +207,7 @@ static void receive(struct p2p *p, struct p2p_op *op, struct p2p_unexpected *un)
     free(un);
 }
 
-/* The probe has found it. */
+/* Completes a probe with the message that it has found. */
 static void show(struct p2p *p, struct p2p_op *op, struct p2p_unexpected **at)
 {
     struct p2p_unexpected *un = *at;

@@ -14,16 +14,16 @@ struct p2p_unexpected;
 enum { P2P_ANY = -1 };
 enum { P2P_TAG_BARRIER = INT32_MIN }; /* of the library's own; the program's are >= 0 */
 
-enum { P2P_SYNC = 1 }; /* a flag of a message: whoever has received it says so */
+enum { P2P_SYNC = 1 }; /* flag of a message: its receiver confirms the receive */
 
 struct p2p_frame {
     uint8_t kind, dtype;
     uint16_t flags;
     int32_t tag;
     uint64_t count;
-    uint64_t id; /* of the message, among those from its sender to its receiver */
+    uint64_t id; /* number of the message, among those from its sender to its receiver */
     union {
-        uint64_t addr;  /* within the node, RTS: where it lies in the sender's memory */
+        uint64_t addr;  /* within the node, RTS: address in the sender's memory */
         uint64_t taken; /* over TCP: bytes, of the receiver's to the sender */
     };
 };
@@ -40,10 +40,10 @@ struct p2p_op {
     enum p2p_state state;
     bool is_send, any, optional;
     int peer; /* of the communicator; of an `any` receive once it is matched */
-    int tag;  /* likewise of an `any_tag` one */
+    int tag;  /* the tag of an `any_tag` receive, once it is matched */
     uint8_t dtype;
     bool any_tag, upto, sync; /* upto: the message may be shorter */
-    bool probes, claims;      /* it only looks; it keeps what it finds for a receive */
+    bool probes, claims;      /* a probe; a probe that keeps its message for a receive */
     bool plain;               /* a send or receive with none of these */
     bool lends; /* a receive whose buffer may hold anything until its message fills all of it: its
                    caller waits, and cannot take it back */
@@ -58,7 +58,7 @@ struct p2p_op {
     uint64_t accepted_ns; /* a large receive: when it was matched */
     uint64_t seq, record;
 
-    struct p2p_frame frame; /* to be written before what of buf is to be */
+    struct p2p_frame frame; /* bytes to be written before those of buf */
     size_t moved;           /* of both and what is between them */
     bool with_data;
 };

@@ -135,7 +135,8 @@ bool p2p_expects(const struct p2p *p, int rank)
                            (peer->offered.head && p2p_has_one_stream(p, rank)));
 }
 
-/* Only receives from any rank are there, and others may still send, or such as may be in vain. */
+/* True if only receives from any rank are under way, and others may still send, or operations that
+ * may be in vain. */
 static bool can_do_without(const struct p2p *p, int rank, const struct p2p_reading *in)
 {
     const struct p2p_peer *peer = &p->peers[rank];
@@ -167,7 +168,7 @@ static uint8_t *data_ahead(struct p2p_ahead *a)
     return a->large ? a->large : a->small;
 }
 
-/* Only while nothing is ahead. False: no memory, which can be done without. */
+/* Called only while nothing is read ahead. False: no memory; the caller does without. */
 static bool may_place(struct p2p_ahead *a)
 {
     if (!a->large)
@@ -230,7 +231,7 @@ static void settle_placed(struct p2p_ahead *a, struct p2p_reading *in, const str
 static int read_frames(struct p2p *p, int rank, int stream, struct p2p_reading *in)
 {
     struct p2p_peer *peer = &p->peers[rank];
-    struct err e; /* not cleared: this is done while waiting */
+    struct err e; /* not cleared: waiting ranks call this often */
     int moved = 0;
     while (reads_on(p, rank, in)) {
         bool header = in->have < P2P_FRAME_BYTES;
@@ -389,7 +390,7 @@ void p2p_move(struct p2p *p, int rank, bool *moved)
 
 /* ------------------------------------------------------------------------- who is there no more */
 
-/* Then it is on the connection that its end is seen, after all that it has sent. */
+/* The peer's end is then seen on the connection, after all that the peer has sent. */
 static bool is_connected(const struct p2p *p, int rank)
 {
     return p->peers[rank].t == p->tcp && tcp_open_fd(p->tcp, rank) >= 0;
@@ -420,11 +421,11 @@ static void check_exit(struct p2p *p, int rank)
         p->peers[rank].t == p->shm && shm_is_replaced(p->comm, p->comm->topo.local_of[rank]);
     if (!replaced && !comm_has_exited(p->comm, rank))
         return;
-    p2p_move(p, rank, &moved); /* what it has sent before counts */
+    p2p_move(p, rank, &moved); /* messages that the peer has sent before count */
     if (p->failed || is_connected(p, rank))
         return;
     struct p2p_peer *peer = &p->peers[rank];
-    /* In good order it would have left, or a launcher have said so. */
+    /* A peer that ends in good order would have left, or a launcher would have reported the end. */
     const struct segment_local *line =
         job_segment_local(&p->comm->world->segment, p->comm->world_ranks[rank]);
     bool well = line && atomic_load_explicit(&line->exited, memory_order_acquire);
@@ -432,7 +433,7 @@ static void check_exit(struct p2p *p, int rank)
     const struct p2p_op *op = p2p_op_with(p, rank, died);
     bool is_told = peer->out.head || peer->in_reply.head;
     if (!op || (!died && !is_told && can_do_without(p, rank, &peer->messages))) {
-        peer->deaf = !died; /* else who waits for anybody is to find it */
+        peer->deaf = !died; /* else a rank that waits for any peer has to find the end */
         return;
     }
     err_set(&e, -EPIPE, "%s", replaced ? SHM_REPLACED : "it no longer takes part");

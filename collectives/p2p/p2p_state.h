@@ -30,7 +30,7 @@ enum p2p_frame_kind { P2P_EAGER = 1, P2P_RTS, P2P_CTS, P2P_DATA, P2P_FETCHED };
 struct p2p_unexpected {
     struct p2p_unexpected *next;
     int from;
-    uint64_t arrival; /* in what order they have come */
+    uint64_t arrival; /* position in the order of arrival */
     struct p2p_frame frame;
     size_t have, len; /* bytes of data: that have come, in all */
     uint8_t data[];
@@ -62,9 +62,9 @@ struct p2p_ahead {
 };
 
 struct p2p_peer {
-    struct transport *t;       /* the transport to it */
-    int in;                    /* the stream of its messages, and of our answers to them */
-    struct p2p_queue out;      /* frames to be written on the stream to it */
+    struct transport *t;       /* the transport to the peer */
+    int in;                    /* the stream of the peer's messages, and of our answers */
+    struct p2p_queue out;      /* frames to be written on the stream to the peer */
     struct p2p_queue offered;  /* sends that wait for CTS or FETCHED; to oneself, for the receive */
     struct p2p_queue in_reply; /* receives whose CTS or FETCHED is to be written */
     struct p2p_queue accepted; /* receives that wait for DATA */
@@ -97,7 +97,7 @@ struct p2p {
     uint64_t arrivals;
     _Atomic int under_way;
     _Atomic int waiters;  /* threads that progress the operations */
-    _Atomic int sleepers; /* that leave it to the task, each on its own operation */
+    _Atomic int sleepers; /* threads that sleep on their own operation, progressed by the task */
     bool stopped;
     uint64_t soonest_ns; /* the first deadline of what is under way, as last looked at */
     uint64_t nap_ns;     /* the task's next one */
@@ -105,11 +105,11 @@ struct p2p {
     struct task task;  /* progresses what is under way while no thread of the program does */
     _Atomic bool quit; /* of the task */
     int failed;        /* the status of the first failure, or 0 */
-    struct coll_call failed_op;  /* then: what has failed, */
+    struct coll_call failed_op;  /* then: the operation that has failed, */
     struct coll_failure failure; /* and how */
 };
 
-/* What a message takes of the window of its sender with its receiver. */
+/* The bytes that a message takes of its sender's window with its receiver. */
 static inline size_t p2p_charge(size_t len)
 {
     return len > P2P_KEEP_BYTES ? len : P2P_KEEP_BYTES;

@@ -8,8 +8,8 @@ struct coll_provider;
 
 extern const struct coll_provider *const g_providers[]; /* in the order of preference; then NULL */
 
-/* Never NULL: the last one takes everything. Those that the user's rules name come first
- * (algo_select.h). */
+/* Returns the provider of a call, never NULL, because the last provider takes every call. Providers
+ * in the user's rules come first (algo_select.h). */
 const struct coll_provider *provider_choose(const struct coll_call *c);
 
 /* Runs one of the steps that a call consists of, and takes over how it has ended. */

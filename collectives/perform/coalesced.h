@@ -4,10 +4,11 @@
 
 #include "collectives/comm/coll_call.h"
 
-/* How many calls it takes, each with a number of its own: the same on every rank. */
+/* Returns how many calls the operation takes, each with a number of its own: equal on every
+ * rank. */
 uint64_t coalesced_calls(const struct coll_call *c);
 
-/* As a provider's run. */
+/* Carries the operation out, as a provider's run does. */
 int coalesced_run(struct coll_call *c);
 
 #endif

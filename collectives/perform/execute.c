@@ -10,7 +10,7 @@
 #include "collectives/perform/coalesced.h"
 #include "collectives/perform/layout.h"
 
-/* Shows in the worker's own line what it is doing. */
+/* Writes the present operation to the worker's own line. */
 static void show(const dlcoll_comm *c, uint64_t seq, enum segment_local_state state)
 {
     struct segment_local *line = c->job->recorder.line;
@@ -25,8 +25,8 @@ static int run_in_steps(struct coll_call *call)
     return call->task ? call->task(call) : call->spans ? coalesced_run(call) : layout_run(call);
 }
 
-/* Behind an operation whose reduction may fail on any rank: whether it has on one. The number is
- * the call's last. */
+/* Called behind an operation whose reduction may fail on any rank: whether it has failed on one.
+ * The number is the call's last. */
 static int agree(struct coll_call *call)
 {
     dlcoll_comm *c = call->comm;
@@ -65,7 +65,7 @@ static int run(dlcoll_comm *c, struct coll_call *call)
         return -ECANCELED;
     if (coll_is_nothing(call)) /* others may have called it without a handle, and not wait */
         return 0;
-    struct reduce_failure failure; /* not cleared: few operations need it */
+    struct reduce_failure failure; /* not cleared: few operations need the struct */
     if (call->reduce.user) {
         failure.failed = false;
         call->reduce.failure = &failure;
@@ -93,7 +93,7 @@ int execute_call(dlcoll_comm *c, struct coll_call *call)
                           call->failure->err.msg);
     } else if (code < 0) {
         code = comm_fail(c, code, call);
-        if (!atomic_load(c->job_word)) /* what the agent tells one, it tells all */
+        if (!atomic_load(c->job_word)) /* the agent's news reach all ranks */
             c->net->transport->ops->close(c->net->transport);
     }
     call->failure = NULL;

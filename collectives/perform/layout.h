@@ -20,7 +20,7 @@ size_t layout_copy_bytes(const dlcoll_layout *l);
 /* Makes that copy in `room`, which is aligned for it. */
 const dlcoll_layout *layout_copy(const dlcoll_layout *l, void *room);
 
-/* As a provider's run: packs, carries out, unpacks. */
+/* Packs, carries out and unpacks, as a provider's run. */
 int layout_run(struct coll_call *c);
 
 #endif

@@ -76,7 +76,7 @@ int perform_later(dlcoll_comm *c, const struct coll_call *call, dlcoll_work **ou
     if (w) {
         w->call = *call;
         w->call.may_repeat = false;
-        w->call.start_ns = 0; /* its turn comes later */
+        w->call.start_ns = 0; /* the call's turn comes later */
         if (keep_arrays(w) == 0 && queue_submit(c, w) == 0) {
             *out = w;
             return 0;
@@ -109,7 +109,7 @@ static int prepare(dlcoll_comm *c, const struct coll_call *call, dlcoll_work **o
     return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", name);
 }
 
-/* A blocking one after others that stand in the queue. */
+/* Carries out a blocking call after those that stand in the queue. */
 static int wait_in_line(dlcoll_comm *c, const struct coll_call *call)
 {
     dlcoll_work *w;
@@ -126,8 +126,9 @@ static int wait_in_line(dlcoll_comm *c, const struct coll_call *call)
     return code;
 }
 
-/* Where several threads call: `running` is this one's. The operations of those who come in
- * meanwhile stand in the queue. The numbers that the call may point to are taken along. */
+/* Carries out a call beside other threads: `running` belongs to this one. The operations of those
+ * who come in meanwhile stand in the queue. The numbers that the call may point to are taken
+ * along. */
 static int beside_others(dlcoll_comm *c, struct coll_call *call)
 {
     size_t *numbers = c->numbers, cap = c->cap_numbers;

@@ -13,8 +13,8 @@
 struct queue {
     pthread_mutex_t lock;
     struct dlcoll_work *head, **tail; /* operations not yet started */
-    _Atomic int pending;              /* those, and the one under way */
-    struct task carrier;              /* carries them out */
+    _Atomic int pending;              /* queued operations, and the one under way */
+    struct task carrier;              /* carries the operations out */
     _Atomic bool quit;
 };
 

@@ -34,7 +34,7 @@
 #include "collectives/reduce/reduce_kernels.h"
 #include "core/err.h"
 
-/* What a user's function has said of its failure: dlcoll_op_fail(). */
+/* The text that a user's function has given for its failure: dlcoll_op_fail(). */
 struct reduce_failure {
     bool failed; /* the function is called no more */
     char text[200];
@@ -64,8 +64,8 @@ struct reduce_info {
     int dtype_value;                /* dlcoll_dtype */
 };
 
-/* 0; DLCOLL_EINVAL: there is no such type or reduction, or it was made for another type;
- * DLCOLL_ENOSUP: the type does not have this one. */
+/* 0; DLCOLL_EINVAL: there is no such type or reduction, or the reduction was made for another type;
+ * DLCOLL_ENOSUP: the type does not have this reduction. */
 int reduce_find(int dtype, int op, struct reduce_info *r);
 
 void reduce_user_many(const struct reduce_info *r, void *dst, const void *const *src, int nsrc,
@@ -80,8 +80,9 @@ static inline void reduce_many(const struct reduce_info *r, void *dst, const voi
         r->kernel->many(dst, src, nsrc, count);
 }
 
-/* The same, past the caches (sums; others as above): a sixth faster for a dst that is much larger
- * than the caches and that nobody reads soon, slower for any other. dst is none of the sources. */
+/* reduce_many() past the caches (sums only; other reductions do what reduce_many() does): a sixth
+ * faster for a dst that is much larger than the caches and that nobody reads soon, slower for any
+ * other. dst is none of the sources. */
 static inline void reduce_many_stream(const struct reduce_info *r, void *dst,
                                       const void *const *src, int nsrc, size_t count)
 {
@@ -118,7 +119,7 @@ void reduce_alone(const struct reduce_info *r, void *x, size_t count);
 
 enum reduce_cpu { REDUCE_PORTABLE, REDUCE_AVX2, REDUCE_AVX512, REDUCE_CPUS };
 
-/* NULL: not on this processor, or not in this build. */
+/* NULL: this processor, or this build, does not have these kernels. */
 const struct reduce_kernels *reduce_kernels(enum reduce_cpu cpu);
 const struct reduce_kernels *reduce_kernels_best(void);
 

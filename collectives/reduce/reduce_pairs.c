@@ -33,7 +33,7 @@
     PAIR_ONE(name##_min, name, <)          \
     PAIR_ONE(name##_max, name, >)
 
-/* In blocks that stay in the cache; dst may be one of the sources. */
+/* Reduces in blocks that stay in the cache; dst may be one of the sources. */
 static void pairs_many(reduce_fn *two, size_t size, void *dst, const void *const *src, int nsrc,
                        size_t count)
 {
@@ -59,7 +59,7 @@ PAIR(f64_i64, double, int64_t)
 
 int reduce_pairs_find(int op, struct reduce_info *r)
 {
-    /* In the order of pair_index(). */
+    /* The kernels in the order of pair_index(). */
     static const struct reduce_kernel kernels[PAIRS][2] = {
 #define ROW(name)                                            \
     {                                                        \

@@ -14,7 +14,7 @@
 
 enum {
     SLOTS = 256,
-    FIRST = 1 << 16, /* the first value: clear of the built-in ones */
+    FIRST = 1 << 16, /* the first value: above the built-in reductions */
     TURNS = (DLCOLL_OP_MAX - FIRST) / SLOTS
 };
 
@@ -117,7 +117,7 @@ bool reduce_user_find(int op, struct reduce_info *r)
     return !r->has_pre || u->dtype == r->dtype_value;
 }
 
-/* Of the function that this thread is in. */
+/* The failure of the user's function that this thread is in. */
 static _Thread_local struct reduce_failure *t_failure;
 
 int dlcoll_op_fail(const char *text)

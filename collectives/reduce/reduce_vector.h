@@ -177,7 +177,7 @@ INLINE void run_two(uint8_t *dst, const uint8_t *a, const uint8_t *b, size_t len
     }
 }
 
-/* From byte i on. */
+/* The vector from byte i on. */
 INLINE void run_many(uint8_t *dst, const uint8_t *const *src, int nsrc, size_t i, size_t len,
                      const bool past_caches, const int PARTS, widen_fn *widen, combine_fn *combine,
                      narrow_fn *narrow)
@@ -359,7 +359,7 @@ struct small {
 #define F8E5M2 ((struct small){8, 2, 15, true})
 #define F8E4M3 ((struct small){8, 3, 7, false})
 
-/* A mask; both sides are below 2^31. */
+/* Returns a mask; both operands are below 2^31. */
 #define BELOW(x, limit) ((u32)((i32)(x) < (int32_t)(limit)))
 
 /* x: the bits, above them zeros. */
@@ -401,8 +401,8 @@ INLINE u32 to_small(u32 x, const struct small s)
 
 #define NEAREST (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 
-/* As in from_small(x, F16) and to_small(x, F16). The small floats of a byte go by way of f16, which
- * holds all of their values. */
+/* Convert as from_small(x, F16) and to_small(x, F16) do. The small floats of a byte go by way of
+ * f16, which holds all of their values. */
 #if WIDTH == 64
 INLINE u32 from_f16(__m256i h)
 {
@@ -422,7 +422,7 @@ INLINE u32 narrow_f16(parts p)
     return (u32)_mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1);
 }
 
-/* Both vectors' 32-bit elements as 16-bit ones. */
+/* Joins the 32-bit elements of two vectors as 16-bit elements. */
 INLINE u16 pack(u32 lo, u32 hi)
 {
     return (u16)_mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16((__m512i)lo)),
@@ -542,7 +542,7 @@ INLINE u32 narrow_f8e5m2(parts p)
 
 /* -------------------------------------------------------------------------------------- kernels */
 
-/* For elements of `size` bytes. */
+/* The copying kernel for elements of `size` bytes. */
 #define KERNEL(name, size, nparts, widen, combine, narrow)                                       \
     static void name##_two(void *dst, const void *a, const void *b, size_t count)                \
     {                                                                                            \
@@ -631,8 +631,8 @@ FLOAT_KERNELS(f64, 8, 1, f64, widen_same, narrow_same)
         name##_two, name##_many, name##_many_stream \
     }
 
-/* In the order of reduction_index(). Signed and unsigned integers differ in max and min only. avg
- * is a sum at first. */
+/* The kernels in the order of reduction_index(). Signed and unsigned integers differ in max and min
+ * only. avg is a sum at first. */
 #define INTEGER_ROW(u, s)                                                                    \
     {                                                                                        \
         SUMS(u##_sum), KERNELS(u##_prod), KERNELS(s##_max), KERNELS(s##_min), SUMS(u##_sum), \
@@ -650,7 +650,7 @@ FLOAT_KERNELS(f64, 8, 1, f64, widen_same, narrow_same)
             KERNELS(u8_lor), KERNELS(u8_lxor)                                                     \
     }
 
-/* In the order of dtype_index(). */
+/* The tables in the order of dtype_index(). */
 const struct reduce_kernels TABLE = {
     .name = NAME,
     .by = {INTEGER_ROW(u8, i8), INTEGER_ROW(u8, u8), INTEGER_ROW(u32, i32), INTEGER_ROW(u32, u32),

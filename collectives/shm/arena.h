@@ -14,7 +14,7 @@ void arena_free(struct arena *a); /* NULL is allowed; all allocations become inv
 
 /* Allocates whole zeroed pages. NULL: no range is large enough, or out of memory. */
 void *arena_take(struct arena *a, size_t bytes);
-/* Frees the pages and the memory behind them. False: p was not allocated here. */
+/* Frees the pages and the memory behind them. False: p was not allocated by this arena. */
 bool arena_give(struct arena *a, void *p);
 
 #endif

@@ -90,7 +90,7 @@ static struct cma_block cma_describe(const struct shm *s, const uint8_t *p, size
     return o;
 }
 
-/* Where rank i describes its block for rank j. */
+/* The place at which rank i describes its block for rank j. */
 static struct cma_block *cma_entry(const struct shm_op *op, int i, int j, bool one_block)
 {
     const struct shm *s = op->s;

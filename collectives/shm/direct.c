@@ -9,8 +9,8 @@
 
 enum { TO_ALL = -1 };
 
-/* In op->s: out[me] is this rank's slice of every send buffer; in[me] is where its result goes in
- * the receive buffer of rank `to`, or of all. */
+/* The slices in op->s: out[me] is this rank's slice of every send buffer; in[me] is where its
+ * result goes in the receive buffer of rank `to`, or of all. */
 struct direct {
     struct shm_op *op;
     const struct reduce_info *reduce;
@@ -148,7 +148,7 @@ int direct_all_reduce(struct shm_op *op)
     return direct_run(&d, len, op->call->recv, len);
 }
 
-/* Only the root has a receive buffer. */
+/* The root alone has a receive buffer. */
 int direct_reduce(struct shm_op *op)
 {
     struct shm *s = op->s;

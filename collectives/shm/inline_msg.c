@@ -8,7 +8,7 @@
 /* The part of an arrival's data in the cache line that the others poll. */
 enum { FIRST_BYTES = 64 - offsetof(struct shm_arrival, data) };
 
-/* Where the data of all ranks is. */
+/* The places of the data of all ranks. */
 struct inline_msg {
     struct shm_op *op;
     uint8_t *data; /* of rank 0 */

@@ -28,7 +28,7 @@
 #define ARENAS_LEAST ((size_t)64 << 20)
 #define RINGS_BYTES  ((size_t)64 << 20)
 
-static _Atomic size_t g_reserved; /* by all communicators of this process */
+static _Atomic size_t g_reserved; /* bytes reserved by all communicators of this process */
 
 enum { MAP_LEAST = 32 * 1024 };
 enum { RING_MOST = 512 * 1024, RING_LEAST = 4096, CELLS_MOST = 64, RING_BYTES_A_CELL = 128 };
@@ -232,7 +232,8 @@ static int set_length(int fd, size_t bytes, struct err *e)
     return err_sys(e, fits ? errno : EFBIG, "a memory file of %zu bytes", bytes);
 }
 
-/* An eighth of what is left: however many communicators live, there is room for another one. */
+/* Takes an eighth of the remaining address space: however many communicators live, there is room
+ * for another one. */
 static size_t choose_arenas(void)
 {
     size_t limit = reserve_limit(), reserved = atomic_load(&g_reserved);
@@ -269,7 +270,7 @@ int shm_create(dlcoll_comm *comm, struct shm_offer *offer, struct err *e)
     int r = check_ranks(comm, e);
     if (r < 0 || (r = make_file(lay_out(o.n).arenas, &fd, &base, &bytes, e)) < 0)
         return r;
-    /* Sealed: shrinking the file would kill processes that touch it. */
+    /* The file is sealed, because shrinking it would kill processes that touch its pages. */
     if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0 ||
         getrandom(&o.nonce, sizeof(o.nonce), 0) != sizeof(o.nonce)) {
         r = err_sys(e, errno, "a memory file cannot be sealed");

@@ -42,7 +42,7 @@ int shm_attach(struct dlcoll_comm *comm, const struct shm_offer *offer, struct e
  * descriptor). */
 void shm_all_attached(struct dlcoll_comm *comm);
 
-/* In any state; comm->shm may be NULL. Memory from shm_alloc() becomes invalid. */
+/* Frees the memory in any state; comm->shm may be NULL. Memory from shm_alloc() becomes invalid. */
 void shm_close(struct dlcoll_comm *comm);
 
 /* Whether the worker of that local rank runs another program than the one that attached: a worker

@@ -18,8 +18,8 @@ int ring_new(struct transport **out, struct dlcoll_comm *comm, struct err *e);
 /* Whether that rank of this node has closed the communicator in order. */
 bool ring_has_left(const struct dlcoll_comm *comm, int peer);
 
-/* How much the reader of a stream has taken out of its ring and keeps: the reader says it, and the
- * writer hears it. */
+/* The bytes that the reader of a stream has taken out of its ring and keeps: the reader publishes
+ * the number, and the writer reads it. */
 void ring_say_kept(struct transport *t, int stream, uint64_t bytes);
 uint64_t ring_hear_kept(const struct transport *t, int stream);
 
@@ -47,7 +47,7 @@ bool ring_has_bell(const struct dlcoll_comm *comm); /* else nobody rings */
 
 /* Whether this rank may read the memory of `peer`, a rank of the communicator on this node. */
 bool ring_may_fetch(struct dlcoll_comm *comm, int peer);
-/* Reads it. 0; -EPIPE: the peer has exited; or another -errno with a text. */
+/* Reads the peer's memory. 0; -EPIPE: the peer has exited; or another -errno with a text. */
 int ring_fetch(struct dlcoll_comm *comm, int peer, void *to, uint64_t from, size_t len,
                struct err *e);
 

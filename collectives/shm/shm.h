@@ -42,8 +42,9 @@
 
 enum {
     SHM_LINE = 128, /* two cache lines: processors fetch them in pairs */
-    /* In operations that do not wait for all ranks, a rank may be this far ahead of the last one.
-     * Where ranks share a CPU, each performs up to this many before another is scheduled. */
+    /* The number of operations by which a rank may be ahead of the last one, in operations that do
+     * not wait for all ranks. Where ranks share a CPU, each performs up to this many before another
+     * is scheduled. */
     SHM_ARRIVALS = 16,
     SHM_SLOTS = 4, /* per rank */
     SHM_SLOT_BYTES = 512 * 1024,
@@ -79,8 +80,8 @@ struct shm_peer {
     _Atomic uint32_t left;     /* nonzero: this rank has closed the communicator */
     /* 1 + the slot of its task that is parked in an operation, to be rung for on its bell. */
     _Atomic uint32_t coll_parked;
-    /* How many of its threads sleep on the doorbell, a futex that is incremented on new data, plus
-     * SHM_PARKED while its task is parked, and 1 + that one's slot. */
+    /* The number of the rank's threads that sleep on the doorbell, a futex that is incremented on
+     * new data, plus SHM_PARKED while the rank's task is parked, and 1 + the slot of that task. */
     _Alignas(SHM_LINE) _Atomic uint32_t asleep;
     _Atomic uint32_t doorbell;
     _Atomic uint32_t p2p_parked;
@@ -142,7 +143,7 @@ struct shm_ring {
     /* Written by the reader: cells and data bytes that it has consumed. */
     _Alignas(SHM_LINE) _Atomic uint32_t cells_read;
     _Atomic uint32_t data_read;
-    /* Likewise, and seldom: ring_say_kept(). */
+    /* Written by the reader, seldom: ring_say_kept(). */
     _Alignas(SHM_LINE) _Atomic uint64_t kept;
     _Alignas(SHM_LINE) struct shm_cell cells[]; /* followed by the data area */
 };

@@ -47,7 +47,7 @@ static size_t piece_len(const struct staged *f, size_t block_len, uint64_t k)
     return at < block_len ? min_size(block_len - at, f->piece) : 0;
 }
 
-/* Where rank i stages piece k of its block for rank j. */
+/* The place at which rank i stages piece k of its block for rank j. */
 static uint8_t *place(const struct staged *f, int i, int j, uint64_t k)
 {
     const struct shm *s = f->op->s;
@@ -605,7 +605,7 @@ static struct staged begin(struct shm_op *op, const struct reduce_info *reduce)
         .op = op, .send = op->call->send, .recv = op->call->recv, .reduce = reduce, .chunks = 1};
 }
 
-/* The same block for all ranks. */
+/* Fills op->s with one block for all ranks. */
 static void out_to_all(struct staged *f, size_t len)
 {
     struct shm *s = f->op->s;

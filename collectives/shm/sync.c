@@ -18,7 +18,7 @@ enum {
     /* About a microsecond of spinning before anything else: reading the clock takes a large part of
      * the duration of a small operation. */
     QUICK_LOOKS = 100,
-    QUICK_YIELDS = 8,     /* likewise, where ranks share CPUs */
+    QUICK_YIELDS = 8,     /* limit where ranks share CPUs */
     SPREAD_EVERY = 4096,  /* waits between calls of wait_spread() where ranks share CPUs */
     LOOKS_PER_CLOCK = 16, /* while spinning: reading the clock costs as much as a few loads */
     /* Operations and chunks after which `progress` is published again. Together with those of one
@@ -60,7 +60,7 @@ static void wake_seen_sleepers(const struct shm_op *op)
         wake_sleepers(op);
 }
 
-/* In a task: until it is rung for, at most so long. */
+/* Called in a task: parks until the task is rung for, at most for the given time. */
 static void park_on(struct shm_op *op, const _Atomic uint32_t *word, uint64_t want, uint64_t ns)
 {
     struct shm *s = op->s;
@@ -302,7 +302,8 @@ int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
     int r = await_free_arrival(op);
     if (r < 0)
         return r;
-    /* Nobody reads the arrival of seq - SHM_ARRIVALS, nor will: it may be overwritten. */
+    /* No rank reads the arrival of seq - SHM_ARRIVALS, or will read it: the arrival may be
+     * overwritten. */
     debug_assert(s->all_entered < op->seq && op->seq - s->all_entered < SHM_ARRIVALS + 1);
     debug_assert(!shm_at_least(op->mine->seq, op->seq) && s->read <= s->chunk);
     s->seq = op->seq;

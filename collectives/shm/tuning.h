@@ -4,7 +4,8 @@
 
 #include <stddef.h>
 
-/* In bytes; selection.def describes each. Equal on every rank, because all must choose alike. */
+/* Sizes in bytes, which selection.def describes. Equal on every rank, because all must choose
+ * alike. */
 struct shm_tuning {
 #define SHM(name, bytes, decides, measured) size_t name;
 #include "collectives/comm/selection.def"

@@ -260,7 +260,7 @@ static const char *read_arguments(int argc, char **argv)
     return out;
 }
 
-/* Before all that is measured, whether it can be written down; what the file has stays. */
+/* Checks, before anything is measured, that the file can be written; its content stays. */
 static FILE *open_rules(const char *path, const char *mode)
 {
     FILE *f = path ? fopen(path, mode) : stdout;

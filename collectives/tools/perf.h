@@ -48,7 +48,8 @@ struct perf_data {
 /* Elements [first, first + count) of `rank`. */
 void perf_fill(const struct perf_data *d, void *buf, int rank, size_t first, size_t count);
 
-/* How many elements of buf are not those of `rank`, or not the reduction of all ranks' ones. */
+/* Returns how many elements of buf differ from those of `rank`, or from the reduction of all ranks'
+ * elements. */
 size_t perf_wrong(const struct perf_data *d, const void *buf, int rank, size_t first, size_t count);
 size_t perf_wrong_reduced(const struct perf_data *d, const void *buf, size_t first, size_t count);
 
@@ -77,7 +78,7 @@ enum perf_shape {
     PERF_WHOLE,    /* each rank has count elements */
     PERF_PARTS_IN, /* send is `ranks` parts, recv one */
     PERF_PARTS_OUT,
-    PERF_PARTS, /* both are */
+    PERF_PARTS, /* both buffers are parts */
     PERF_NOTHING
 };
 

@@ -71,7 +71,7 @@ static int next_rank(const struct perf_call *c, int step)
     return (c->rank + step + c->ranks) % c->ranks;
 }
 
-/* To the next rank, from the one before. */
+/* Sends to the next rank, and receives from the one before. */
 static int call_send_recv(const struct perf_call *c)
 {
     const dlcoll_p2p list[2] = {
@@ -94,7 +94,7 @@ static int call_ping_pong(const struct perf_call *c)
     return code;
 }
 
-/* Likewise, along the edges of a ring. */
+/* Sends and receives along the edges of a ring. */
 static int call_neighbor(const struct perf_call *c)
 {
     const int from = next_rank(c, -1), to = next_rank(c, 1);
@@ -207,7 +207,7 @@ size_t perf_recv_count(const struct perf_call *c)
     return c->op->shape == PERF_NOTHING ? 0 : parts ? c->count * (size_t)c->ranks : c->count;
 }
 
-/* In place, what is received into lies in what is sent, or the other way round. */
+/* In place, the receive buffer lies in the send buffer, or the other way round. */
 void perf_prepare(const struct perf_call *c, const struct perf_data *d, bool in_place)
 {
     size_t size = perf_type_size(c->type);

@@ -27,7 +27,7 @@ void perf_need(const struct perf *p, int code, const char *what)
 
 /* ---------------------------------------------------------------------------------------- ranks */
 
-/* Rank 0's value, on all of them. */
+/* Returns rank 0's value on all ranks. */
 static int agree(const struct perf *p, int value)
 {
     int32_t v = value;
@@ -97,7 +97,7 @@ static int perform_whole(const struct perf *p, struct perf_call *c)
 
 /* ------------------------------------------------------------------------------------- checking */
 
-/* The same place in the shadow of the buffer. */
+/* The corresponding place in the shadow of the buffer. */
 static void *in_shadow(const struct perf *p, void *at)
 {
     for (int i = 0; i < 2; i++) {
@@ -186,7 +186,7 @@ static int clamp(double x, int low, int high)
     return x < low ? low : x > high ? high : (int)x;
 }
 
-/* How many times fit into the budget, by rank 0's clock. */
+/* Returns the number of repetitions that fit into the budget, by rank 0's clock. */
 static int warm_up(struct perf *p, struct perf_call *c)
 {
     double budget = p->opts.budget_ms * 1e3, start = now_us();

@@ -15,7 +15,7 @@
 #include "core/peer_uid.h"
 
 enum {
-    PATIENCE_MS = 200,    /* how long a silent peer keeps its slot while others wait for one */
+    UNREAD_LOOK_MS = 200, /* how long a silent peer keeps its slot while others wait for one */
     ACCEPTED_MAX = 65536, /* data connections for communicators that do not exist yet */
     ACCEPTS = 64,         /* in one call; poll() reports the rest again */
 };
@@ -186,7 +186,7 @@ static void refuse_version(struct acceptor *a, struct pending_peer *p)
         comm_stop_set(s->stop, a->world->rank, &why);
 }
 
-/* How many bytes of a pending peer are looked at together. */
+/* The number of bytes of a pending peer that are looked at together. */
 static size_t wanted_of(const struct pending_peer *p)
 {
     if (p->have < HELLO_COMMON)
@@ -270,7 +270,7 @@ static struct pending_peer *find_slot(struct acceptor *a, uint64_t now)
         struct pending_peer *p = &a->pending[i];
         if (p->fd < 0)
             return p;
-        bool may_lose = now - p->since_ns >= PATIENCE_MS * 1000000u ||
+        bool may_lose = now - p->since_ns >= UNREAD_LOOK_MS * 1000000u ||
                         (!p->own && count_pending(a, &p->from) >= ACCEPTOR_ADDRESS_MAX);
         if (may_lose && (!oldest || p->since_ns < oldest->since_ns))
             oldest = p;
@@ -363,8 +363,8 @@ size_t acceptor_poll(struct acceptor *a, struct pollfd *fds, int *timeout_ms)
     pthread_mutex_unlock(&a->lock);
     if (has_slot)
         fds[n++] = (struct pollfd){.fd = a->world->listen_fd, .events = POLLIN};
-    else if (*timeout_ms > PATIENCE_MS)
-        *timeout_ms = PATIENCE_MS;
+    else if (*timeout_ms > UNREAD_LOOK_MS)
+        *timeout_ms = UNREAD_LOOK_MS;
     return n;
 }
 

@@ -19,7 +19,7 @@
 
 enum {
     RETRY_MS = 5,   /* before a connection that ended early is tried again */
-    AWAITED_MS = 1, /* another thread may accept the connection that this one waits for */
+    AWAITED_MS = 1, /* another thread may accept the awaited connection */
     AWAITED_IN_TASK_MS = 500,
     PROBE_MS = 1000, /* before a peer that has not connected is probed, and probed again */
     LOOK_MS = 1000,  /* before the kernel is asked again whether the peer's host is silent */
@@ -40,12 +40,12 @@ struct conn {
     bool refused;        /* the last probe */
     int errnum;          /* OPEN: an error that was noticed beside send and recv, or 0 */
     int unanswered;      /* probes of late that not even the peer's host has answered... */
-    uint64_t silent_ns;  /* ...and when the first of these began */
+    uint64_t silent_ns;  /* when the first of these began */
     uint64_t since_ns;   /* CONNECTING: when it began */
     uint64_t look_ns;    /* GREETED, OPEN: not before is the kernel asked for silence */
     uint64_t retry_ns;   /* NONE: not before */
     uint64_t probe_ns;   /* NONE, while the peer must connect: not before */
-    struct hello answer; /* GREETED: the first `have` bytes of it */
+    struct hello answer; /* GREETED: the first `have` bytes of the answer */
     uint64_t settings;   /* OPEN: the peer's */
     uint32_t have;
 };
@@ -60,7 +60,7 @@ struct tcp {
 
 static struct tcp *tcp_of(struct transport *t)
 {
-    return (struct tcp *)t; /* its first member */
+    return (struct tcp *)t; /* the first member of the hello */
 }
 
 static int peer_of(const struct tcp *tcp, int stream)
@@ -146,8 +146,8 @@ static void tune(const struct tcp *tcp, int fd)
         int level, name, value;
     } options[] = {
         {IPPROTO_TCP, TCP_NODELAY, 1},
-        /* To detect a host that has vanished. The kernel of a peer that computes answers. While
-         * data is under way, there is no keepalive: is_silent(). */
+        /* Sets options that detect a host that has vanished. The kernel of a peer that computes
+         * answers. While data is under way, there is no keepalive: is_silent(). */
         {SOL_SOCKET, SO_KEEPALIVE, 1},
         {IPPROTO_TCP, TCP_KEEPIDLE, KEEP_IDLE_S},
         {IPPROTO_TCP, TCP_KEEPINTVL, KEEP_INTERVAL_S},
@@ -384,7 +384,7 @@ int tcp_admit(struct transport *t, struct err *e)
     return r;
 }
 
-/* From NONE: connects, or probes a peer that must connect and has not. */
+/* Leaves NONE: connects, or probes a peer that must connect and has not. */
 static int tcp_begin(struct tcp *tcp, int stream, bool connects, struct err *e)
 {
     struct conn *c = &tcp->conns[stream];
@@ -543,7 +543,7 @@ static int tcp_peek(struct transport *t, int stream, void *p, size_t len)
 
 static void at_most(int *timeout_ms, int ms)
 {
-    if (ms == AWAITED_MS && task_inside()) /* it is rung for */
+    if (ms == AWAITED_MS && task_inside()) /* the task is rung for */
         ms = AWAITED_IN_TASK_MS;
     if (*timeout_ms > ms)
         *timeout_ms = ms;

@@ -27,17 +27,17 @@ enum tcp_rule { TCP_LOWER, TCP_SENDER };
 
 enum { TCP_SOCKETS_MAX = 16 };
 
-/* How long a host may leave unanswered what is sent to it, also by its peer's kernel: then it is
- * taken for lost, and its connections for closed. */
+/* The time for which a host may leave sent data unanswered, by its kernel too: after that the host
+ * counts as lost, and its connections as closed. */
 enum { TCP_SILENT_MS = 30 * 1000 };
 
 struct tcp_opts {
-    struct acceptor *acceptor; /* borrowed, as is all of it */
-    uint64_t comm;             /* its number */
+    struct acceptor *acceptor; /* borrowed, as are all pointers */
+    uint64_t comm;             /* the communicator's number */
     enum channel channel;
     enum tcp_rule rule;
     int rank, size;         /* in the communicator */
-    const int *world_ranks; /* of each of its ranks */
+    const int *world_ranks; /* of each rank of the communicator */
     int sockets;            /* TCP_LOWER: connections between two ranks */
     const char *congestion; /* TCP_CONGESTION; "": cubic or reno where the host's is bbr */
     const _Atomic uint32_t *stop_word; /* not 0: waits end at once; NULL: none */
@@ -58,8 +58,8 @@ void tcp_look(struct transport *t, int stream);
 /* Whether the peer's host answers a connection just now, though its process may not have yet. */
 bool tcp_host_answers(struct transport *t, int stream);
 
-/* For how long that host has answered none of this rank's attempts to connect; 0: it has, or there
- * is none. */
+/* Returns the time for which the peer's host has answered none of this rank's attempts to connect;
+ * 0: it has answered, or there is no attempt. */
 uint64_t tcp_unanswered_ns(struct transport *t, int stream);
 
 /* The connection of the stream is open: its descriptor, borrowed; else -1. */

@@ -32,7 +32,7 @@ struct message {
     size_t len;
 };
 
-/* True: it has been sent. */
+/* True: the message has been sent. */
 static bool send_message(const struct tcp_opts *o, const struct delivery *d,
                          const struct message *m)
 {
@@ -111,7 +111,7 @@ bool tcp_ask_call(const struct tcp_opts *o, int rank, uint64_t seq, struct tcp_q
         open_connection(o->acceptor->world, &d, d.to);
         *q = (struct tcp_question){.fd = d.fd};
     }
-    if (d.fd >= 0 && !q->sent) /* it fails while there is no connection */
+    if (d.fd >= 0 && !q->sent) /* the call fails while there is no connection */
         q->sent = send_message(o, &d, &m);
     ssize_t n = q->sent ? recv(d.fd, call, sizeof(*call), MSG_DONTWAIT) : -1;
     if (n < 0 && (errno == EAGAIN || errno == EINTR))

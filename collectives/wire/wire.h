@@ -41,7 +41,7 @@ struct hello {
     uint16_t version, kind;
     uint64_t epoch; /* of the job's round: drawn at random, so that another job cannot guess it */
     uint32_t counter;
-    uint32_t instance; /* of the world, from 1: which one of its sort it is */
+    uint32_t instance; /* number of the world among those of its sort, from 1 */
     uint64_t comm;     /* the communicator's number */
     uint32_t from, to; /* ranks of the world */
     uint16_t channel;
@@ -86,7 +86,7 @@ static inline size_t frame_distance(size_t header_len, size_t len)
 /* The operation in which a rank waits for another one. */
 struct ask {
     uint64_t seq;
-    struct op_signature sig; /* as the flight recorder has it */
+    struct op_signature sig; /* the number in the flight recorder */
 };
 _Static_assert(sizeof(struct ask) == 24, "asks travel as they are");
 
@@ -95,7 +95,7 @@ struct notice {
     int32_t code; /* DLCOLL_E... */
     int32_t rank; /* the cause, a rank of the world, or -1 */
     int32_t pid, signal, exit_code;
-    uint32_t seq; /* of the operation that `text` names, its low half; 0: it names none */
+    uint32_t seq; /* low half of the number of the operation in `text`; 0: none */
     char host[64];
     char text[400]; /* the reason as a clause: "rank 3 (node-b, pid 812) closed its connection" */
 };

@@ -18,11 +18,11 @@
 #include "core/mem.h"
 #include "core/parse.h"
 
-#define EXIT_TIMEOUT 124
-#define ASK_MS       60      /* between two requests for the events of other nodes */
-#define PATIENCE_MS  1000    /* for those */
-#define LOG_MS       100     /* between two looks at log files */
-#define LONG_MS      3600000 /* poll(2) takes no more than an int has */
+#define EXIT_TIMEOUT   124
+#define ASK_MS         60      /* between two requests for the events of other nodes */
+#define UNREAD_LOOK_MS 1000    /* for those */
+#define LOG_MS         100     /* between two looks at log files */
+#define LONG_MS        3600000 /* poll(2) takes no more than an int has */
 
 static bool is_named(const json_t *event, const char *name)
 {
@@ -134,7 +134,7 @@ static json_t *in_order(const json_t *events)
 static json_t *events_of_all(struct job *j, json_t **state)
 {
     json_t *all = json_array(), *events = NULL;
-    uint64_t end = mono_ns() + PATIENCE_MS * 1000000ull;
+    uint64_t end = mono_ns() + UNREAD_LOOK_MS * 1000000ull;
     long at = 0;
     for (bool last = false;; poll(NULL, 0, ASK_MS)) {
         size_t before = json_array_size(all);
@@ -307,7 +307,7 @@ static json_t *operations_of_all(struct job *j)
 {
     for (int ms = 0;; ms += ASK_MS) {
         json_t *operations = job_ask(j, "operations\n");
-        if (!operations || ms >= PATIENCE_MS ||
+        if (!operations || ms >= UNREAD_LOOK_MS ||
             number_of(operations, "answered") >= number_of(j->status, "nodes"))
             return operations;
         json_decref(operations);

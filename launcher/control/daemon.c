@@ -133,7 +133,7 @@ void daemon_warn(const struct daemon *d, const char *syslog, const char *text)
         return;
     if (d->terminal >= 0) {
         n = (size_t)snprintf(line, sizeof(line), "dlaunch: %s\n", shown);
-        fd_write_patiently(d->terminal, line, n, 100, NULL);
+        fd_write_timed(d->terminal, line, n, 100, NULL);
         return;
     }
     n = (size_t)snprintf(line, sizeof(line), "<%d>dlaunch[%d]: %s", LOG_USER | LOG_WARNING,

@@ -18,7 +18,7 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/patient.h"
+#include "core/timed_call.h"
 
 #define PREFIX   "dlaunch_"
 #define SUFFIX   ".prom"
@@ -28,7 +28,7 @@
 
 /* The owner and the errands share the file. */
 struct metrics_file {
-    struct patient *server;
+    struct timed_calls *server;
     char folder[PATH_MAX / 2], name[NAME_MAX], path[PATH_MAX];
     atomic_int users;
     atomic_int error;     /* errno: why no further page is written */
@@ -50,7 +50,7 @@ static void release(struct metrics_file *f)
         return;
     close_fd(&f->fd);
     pthread_mutex_destroy(&f->lock);
-    patient_free(f->server);
+    timed_calls_free(f->server);
     free(f);
 }
 
@@ -169,7 +169,7 @@ struct metrics_file *metrics_file_new(const char *folder, const char *run_id)
     snprintf(f->folder, sizeof(f->folder), "%s", folder);
     snprintf(f->path, sizeof(f->path), "%s/%s" SUFFIX, f->folder, f->name);
     pthread_mutex_init(&f->lock, NULL);
-    f->server = patient_new();
+    f->server = timed_calls_new();
     f->users = 1;
     f->fd = -1;
     return f;
@@ -224,7 +224,7 @@ void metrics_file_write(struct metrics_file *f, char *text, size_t len)
     struct errand *a = errand_new(f);
     a->text = labelled;
     a->len = strlen(labelled);
-    if (patient_call(f->server, write_page, a, drop_errand, WRITE_MS))
+    if (timed_call(f->server, write_page, a, drop_errand, WRITE_MS))
         drop_errand(a);
     complain(f);
 }
@@ -234,7 +234,7 @@ void metrics_file_close(struct metrics_file *f)
     if (!f)
         return;
     struct errand *a = errand_new(f);
-    if (patient_call(NULL, remove_file, a, drop_errand, CLOSE_MS))
+    if (timed_call(NULL, remove_file, a, drop_errand, CLOSE_MS))
         drop_errand(a);
     release(f);
 }

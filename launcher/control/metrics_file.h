@@ -4,7 +4,8 @@
  * label of all its series too.
  *
  * A launcher holds a lock on its file. One that starts removes files without a lock: their
- * launchers have been killed. What may wait for a file server is done on a thread (core/patient.h).
+ * launchers have been killed. What may wait for a file server is done on a thread
+ * (core/timed_call.h).
  */
 #ifndef LAUNCHER_CONTROL_METRICS_FILE_H
 #define LAUNCHER_CONTROL_METRICS_FILE_H

@@ -152,7 +152,7 @@ static void on_exit_frame(struct head *h, struct peer *p, const struct frame *f)
     }
     p->exited = true;
     input_forget(&h->input, p);
-    head_rules_told(h->rules, index_of(h, p), &result, p->report != NULL);
+    head_rules_ended(h->rules, index_of(h, p), &result, p->report != NULL);
 }
 
 /* ------------------------------------------------------------------------------------- starting */
@@ -468,7 +468,7 @@ static void head_keep(char **to, size_t *len, const struct frame *f)
 
 static void write_events(struct head *h, const struct frame *f)
 {
-    int rc = h->events >= 0 ? fd_write_patiently(h->events, f->body, f->len, READER_MS, NULL) : 0;
+    int rc = h->events >= 0 ? fd_write_timed(h->events, f->body, f->len, READER_MS, NULL) : 0;
     if (rc == 0)
         return;
     log_warn("--events: %s: %s; no further events are written", opt_text(h->o, OPT_events),
@@ -910,7 +910,7 @@ static void write_json(struct head *h, const struct peer *teller)
     }
     int rc = ftruncate(fd, 0) < 0 && errno != EINVAL ? -errno : 0;
     if (rc == 0)
-        rc = fd_write_patiently(fd, teller->json, teller->json_len, READER_MS, NULL);
+        rc = fd_write_timed(fd, teller->json, teller->json_len, READER_MS, NULL);
     if (rc < 0)
         log_error("--report: %s: %s", path, strerror(-rc));
 }

@@ -166,7 +166,8 @@ void head_output_finish(struct head_output *w, double patience, uint64_t end_ns)
     struct epoll_event ev[2];
     console_end(w->route[0], now);
     console_end(w->route[1], now);
-    while (!w->hurried && (console_pending(&w->console[0]) || console_pending(&w->console[1]))) {
+    while (!w->hurried &&
+           (console_has_backlog(&w->console[0]) || console_has_backlog(&w->console[1]))) {
         uint64_t kept = console_kept(&w->console[0]) + console_kept(&w->console[1]);
         now = mono_ns();
         if (kept < least) {

@@ -24,13 +24,13 @@ static const struct fsm_state job_states[] = {
     [ENDING] = {"ENDING", 0},
 };
 
-enum { COMING, READY, PLANNED, TOLD, GONE, HOST_STATES };
+enum { COMING, READY, PLANNED, ENDED, GONE, HOST_STATES };
 
 static const struct fsm_state host_states[] = {
     [COMING] = {"COMING", FSM_BIT(READY) | FSM_BIT(GONE)},
     [READY] = {"READY", FSM_BIT(PLANNED) | FSM_BIT(GONE)},
-    [PLANNED] = {"PLANNED", FSM_BIT(TOLD) | FSM_BIT(GONE)},
-    [TOLD] = {"TOLD", FSM_BIT(GONE)},
+    [PLANNED] = {"PLANNED", FSM_BIT(ENDED) | FSM_BIT(GONE)},
+    [ENDED] = {"ENDED", FSM_BIT(GONE)},
     [GONE] = {"GONE", 0},
 };
 
@@ -38,7 +38,7 @@ struct host {
     struct fsm state;
     int rank; /* -1: it has no plan */
     struct frame_exit result;
-    bool told, reported; /* there is a result; with a report */
+    bool has_result, reported; /* there is a result; with a report */
 };
 
 struct head_rules {
@@ -218,7 +218,7 @@ static bool is_decided(const struct head_rules *r)
 void head_rules_closed(struct head_rules *r, size_t host, const char *why)
 {
     char text[480];
-    if (is_in(r, host, TOLD) || (is_in(r, host, PLANNED) && is_decided(r))) {
+    if (is_in(r, host, ENDED) || (is_in(r, host, PLANNED) && is_decided(r))) {
         move_host(r, host, GONE);
         return;
     }
@@ -243,7 +243,7 @@ void head_rules_closed(struct head_rules *r, size_t host, const char *why)
 /* The better a result is, the more does it know of the job. */
 static int weight(const struct host *h)
 {
-    if (!h->told)
+    if (!h->has_result)
         return 0;
     return h->result.decided ? 2 : h->reported || h->result.status == 0;
 }
@@ -263,14 +263,14 @@ static bool knows_more(const struct host *a, const struct host *b)
     return a < b;
 }
 
-void head_rules_told(struct head_rules *r, size_t host, const struct frame_exit *f, bool reported)
+void head_rules_ended(struct head_rules *r, size_t host, const struct frame_exit *f, bool reported)
 {
     struct host *h = &r->hosts[host];
     if (!is_in(r, host, PLANNED))
         return;
-    move_host(r, host, TOLD);
+    move_host(r, host, ENDED);
     h->result = *f;
-    h->told = true;
+    h->has_result = true;
     h->reported = reported;
     if (weight(h) && (r->teller == HEAD_NO_HOST || knows_more(h, &r->hosts[r->teller])))
         r->teller = host;
@@ -293,7 +293,7 @@ int head_rules_status(const struct head_rules *r)
     if (r->teller != HEAD_NO_HOST)
         return r->hosts[r->teller].result.status;
     for (size_t i = 0; i < r->nhosts; i++) {
-        if (r->hosts[i].told)
+        if (r->hosts[i].has_result)
             return r->hosts[i].result.status; /* not 0: that has weight */
     }
     return 1;
@@ -422,8 +422,8 @@ void head_rules_check(const struct head_rules *r)
         assert(h->rank < r->nodes + r->spares);
         assert(h->rank < 0 || (!is_in(r, i, COMING) && !is_in(r, i, READY)));
         assert(!is_in(r, i, PLANNED) || h->rank >= 0);
-        assert(!is_in(r, i, TOLD) || h->told);
-        assert(!h->told || h->rank >= 0);
+        assert(!is_in(r, i, ENDED) || h->has_result);
+        assert(!h->has_result || h->rank >= 0);
         assert(!known || !knows_more(h, &r->hosts[r->teller]));
         assert(known || !weight(h));
     }

@@ -10,7 +10,7 @@
  *        |                                 |           |           |                          |
  *   a signal; too few hosts            too few hosts   |   its launcher has ended             |
  *        |                                 |           |           v                          |
- *        +----------> ENDING <-------------+           |          TOLD                        |
+ *        +----------> ENDING <-------------+           |          ENDED                        |
  *                                                      +---> GONE <+------------ lost --------+
  *
  * While the job is RUNNING a signal is passed on, and the launchers end the job.
@@ -45,7 +45,7 @@ void head_rules_free(struct head_rules *r); /* NULL is allowed */
 void head_rules_ready(struct head_rules *r, size_t host); /* its dlaunch waits for the plan */
 void head_rules_began(struct head_rules *r, size_t host); /* the host's workers have begun to run */
 /* The launcher of the host has ended. reported: the launcher has told a report. */
-void head_rules_told(struct head_rules *r, size_t host, const struct frame_exit *f, bool reported);
+void head_rules_ended(struct head_rules *r, size_t host, const struct frame_exit *f, bool reported);
 /* The host cannot be in the job, for the reason `why`; so the job would end with this status. */
 void head_rules_absent(struct head_rules *r, size_t host, const char *why, int status);
 /* The connection has ended, and all that came has been passed in. */

@@ -37,7 +37,7 @@ ssize_t host_stream_read(struct host_stream *s, int fd, struct buf *to)
     return -1;
 }
 
-size_t host_stream_pending(const struct host_stream *s)
+size_t host_stream_unsent(const struct host_stream *s)
 {
     return s->wire.len;
 }
@@ -61,7 +61,7 @@ ssize_t host_stream_write(struct host_stream *s, int fd, const void *p, size_t n
     if (!flush(s, fd))
         return -1;
     n = n < PART ? n : PART;
-    int rc = n ? tls_seal(s->tls, p, n, &s->wire, NULL) : 0;
+    int rc = n ? tls_encrypt(s->tls, p, n, &s->wire, NULL) : 0;
     if (rc < 0) {
         errno = -rc;
         return -1;

@@ -24,8 +24,8 @@ int host_stream_key(struct tls_key *out, const char *token, struct err *e);
 ssize_t host_stream_read(struct host_stream *s, int fd, struct buf *to);
 
 /* Returns how many of the n bytes need not be given again, or -1 with errno. They are all written
- * when host_stream_pending() is 0; n is 0: only writes what is pending. */
+ * when host_stream_unsent() is 0; n is 0: only writes what is pending. */
 ssize_t host_stream_write(struct host_stream *s, int fd, const void *p, size_t n);
-size_t host_stream_pending(const struct host_stream *s);
+size_t host_stream_unsent(const struct host_stream *s);
 
 #endif

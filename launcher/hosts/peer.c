@@ -121,7 +121,7 @@ static bool takes(const struct peer *p)
 bool peer_has_to_write(const struct peer *p)
 {
     return takes(p) &&
-           (p->piece[0].n || p->piece[1].n || p->to.len || host_stream_pending(&p->stream));
+           (p->piece[0].n || p->piece[1].n || p->to.len || host_stream_unsent(&p->stream));
 }
 
 static void forward(struct peer *p, enum forward_what what, const void *bytes, size_t n)

@@ -395,7 +395,7 @@ static void put_data(struct remote *r, enum frame_type type, const uint8_t *p, s
 
 static bool has_to_write(const struct remote *r)
 {
-    return !r->head_gone && (r->out.len || host_stream_pending(&r->stream));
+    return !r->head_gone && (r->out.len || host_stream_unsent(&r->stream));
 }
 
 static void write_head(struct remote *r)

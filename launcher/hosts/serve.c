@@ -241,7 +241,7 @@ static void read_handshake(struct serve *s, size_t i)
         refuse_handshake(s, i, "it does not speak as dlaunch does");
     else if (error || n == 0)
         drop_handshake(s, i);
-    else if (tls_established(g->stream.tls) && !host_stream_pending(&g->stream))
+    else if (tls_established(g->stream.tls) && !host_stream_unsent(&g->stream))
         start_job(s, i);
 }
 
@@ -332,7 +332,7 @@ static void serve_turn(struct serve *s)
     f[1] = (struct pollfd){s->pause_ns > now ? -1 : s->listen_fd, POLLIN, 0};
     for (size_t i = 0; i < n; i++) {
         struct handshake *g = &s->handshakes[i];
-        short out = host_stream_pending(&g->stream) ? POLLOUT : 0;
+        short out = host_stream_unsent(&g->stream) ? POLLOUT : 0;
         f[2 + i] = (struct pollfd){g->fd, (short)(POLLIN | out), 0};
     }
     if (poll(f, (nfds_t)(2 + n), next_timeout(s, now)) < 0)

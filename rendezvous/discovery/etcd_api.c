@@ -114,8 +114,8 @@ static int post(const struct etcd *c, const struct etcd_server *s, const char *p
 }
 
 /* Interprets the answer of a server: 0 and *out, or a negative errno. */
-static int judge(const struct etcd_server *s, int status, const struct buf *answer, json_t **out,
-                 struct err *e)
+static int check_answer(const struct etcd_server *s, int status, const struct buf *answer,
+                        json_t **out, struct err *e)
 {
     json_t *j = answer->len ? json_loadb((const char *)answer->data, answer->len, 0, NULL) : NULL;
     const json_t *error = json_object_get(j, "error");
@@ -165,7 +165,7 @@ static int ask_servers(struct etcd *c, const char *path, const char *body, json_
         struct buf answer = BUF_INIT;
         rc = post(c, &c->config.servers[k], path, body, &answer, e);
         if (rc >= 0)
-            rc = judge(&c->config.servers[k], rc, &answer, out, e);
+            rc = check_answer(&c->config.servers[k], rc, &answer, out, e);
         else
             err_wrap(e, "etcd");
         if (answer.len)

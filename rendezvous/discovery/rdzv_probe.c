@@ -79,7 +79,7 @@ static int probe_take(int fd, struct tls *tls, const uint8_t *p, size_t n,
     bool before = tls_established(tls);
     int rc = tls_feed(tls, p, n, answer, &wire, NULL);
     if (rc == 0 && !before && tls_established(tls))
-        rc = tls_seal(tls, question->data, question->len, &wire, NULL);
+        rc = tls_encrypt(tls, question->data, question->len, &wire, NULL);
     if (wire.len && rc == 0)
         rc = send_all(fd, &wire);
     buf_fini(&wire);

@@ -19,7 +19,7 @@
  *   members that are neither in reach nor proven to have ended are at most half (too_few()).
  *
  * - I3: Epochs rise: the epoch of an elected coordinator is above every epoch that one of its
- *   voters has seen (elected()).
+ *   voters has seen (win()).
  *
  * - I4: An elected coordinator starts its first round only after the leases of the last
  *   coordinator have run out, or every member of the list has reported that it has no workers,
@@ -137,7 +137,7 @@ void rdzv_election_dead(struct rdzv_election *e, const struct node_id *id)
         rdzv_quorum_dead(&e->quorum[k], id);
 }
 
-static void elected(struct rdzv_election *e, int votes, uint64_t now)
+static void win(struct rdzv_election *e, int votes, uint64_t now)
 {
     assert(e->standing && 2 * votes > e->quorum[RDZV_LIST_RAN].list.n); /* I1 */
     e->standing = false;
@@ -172,7 +172,7 @@ static enum rdzv_verdict candidate_verdict(struct rdzv_election *e, uint64_t gra
         }
         votes = k == RDZV_LIST_RAN ? present : votes;
     }
-    elected(e, votes, now);
+    win(e, votes, now);
     *tally = (struct rdzv_tally){votes, e->quorum[RDZV_LIST_RAN].list.n};
     return ELECTION_ELECTED;
 }

@@ -91,10 +91,10 @@ void rdzv_output_check(const struct rdzv_output *o)
     size_t queued = 0;
     for (size_t i = 0; i < o->nconns; i++) {
         const struct rdzv_conn *c = &o->conns[i];
-        assert(!c->pending || c->queued);
+        assert(!c->due || c->queued);
         assert(!c->node || c->node->conn == i);
-        assert(!(c->pending & PENDING_CLOSE) || (!c->node && c->pending == PENDING_CLOSE));
-        assert(!c->refusal || (c->pending & PENDING_CLOSE));
+        assert(!(c->due & RDZV_DUE_CLOSE) || (!c->node && c->due == RDZV_DUE_CLOSE));
+        assert(!c->refusal || (c->due & RDZV_DUE_CLOSE));
         queued += c->queued;
     }
     assert(o->queue_head <= o->queue_len && queued == o->queue_len - o->queue_head);
@@ -102,10 +102,10 @@ void rdzv_output_check(const struct rdzv_output *o)
     assert(o->event_head <= o->nevents && o->nevents <= o->cap_events);
 }
 
-void rdzv_output_queue(struct rdzv_output *o, uint32_t conn, unsigned pending)
+void rdzv_output_queue(struct rdzv_output *o, uint32_t conn, unsigned due)
 {
     struct rdzv_conn *c = rdzv_output_conn(o, conn);
-    c->pending |= pending;
+    c->due |= due;
     if (c->queued)
         return;
     c->queued = true;
@@ -122,11 +122,11 @@ void rdzv_output_close(struct rdzv_output *o, uint32_t conn, const char *refusal
 {
     struct rdzv_conn *c = rdzv_output_conn(o, conn);
     c->node = NULL;
-    c->pending = 0;
+    c->due = 0;
     free(c->refusal);
     c->refusal = refusal ? xstrdup(refusal) : NULL;
     c->retry = retry;
-    rdzv_output_queue(o, conn, PENDING_CLOSE);
+    rdzv_output_queue(o, conn, RDZV_DUE_CLOSE);
 }
 
 bool rdzv_output_next_line(struct rdzv_output *o, enum log_level *level, const char **text)
@@ -145,9 +145,9 @@ unsigned rdzv_output_next(struct rdzv_output *o, uint32_t *conn, const char **re
     for (; o->queue_head < o->queue_len; o->queue_head++) {
         struct rdzv_conn *c = &o->conns[ *conn = o->queue[o->queue_head]];
         assert(c->queued);
-        unsigned bit = c->pending & -c->pending; /* the lowest */
-        c->pending &= ~bit;
-        if (bit == PENDING_CLOSE) {
+        unsigned bit = c->due & -c->due; /* the lowest */
+        c->due &= ~bit;
+        if (bit == RDZV_DUE_CLOSE) {
             free(o->taken);
             *refusal = o->taken = c->refusal;
             c->refusal = NULL;

@@ -9,16 +9,16 @@
 #include "rendezvous/rules/rdzv_node.h"
 
 /* Messages that are due on a connection, in the order in which they are sent. */
-#define PENDING_PEERS  1u
-#define PENDING_TABLE  2u
-#define PENDING_REPORT 4u
-#define PENDING_VIEW   8u
-#define PENDING_NOTICE 16u
-#define PENDING_CLOSE  32u
+#define RDZV_DUE_PEERS  1u
+#define RDZV_DUE_TABLE  2u
+#define RDZV_DUE_REPORT 4u
+#define RDZV_DUE_VIEW   8u
+#define RDZV_DUE_NOTICE 16u
+#define RDZV_DUE_CLOSE  32u
 
 struct rdzv_conn {
     struct rdzv_node *node; /* NULL: none, or a connection that is being closed */
-    unsigned pending;
+    unsigned due;
     bool queued;
     char *refusal; /* owned; NULL: close without a refusal */
     bool retry;
@@ -60,7 +60,7 @@ struct rdzv_conn *rdzv_output_conn(struct rdzv_output *o, uint32_t conn);
 void rdzv_output_check(const struct rdzv_output *o);
 
 /* The messages are due on the connection. */
-void rdzv_output_queue(struct rdzv_output *o, uint32_t conn, unsigned pending);
+void rdzv_output_queue(struct rdzv_output *o, uint32_t conn, unsigned due);
 
 /* Drops all messages that are due: the connection closes, after a refusal when there is one. */
 void rdzv_output_close(struct rdzv_output *o, uint32_t conn, const char *refusal, bool retry);
@@ -68,8 +68,8 @@ void rdzv_output_close(struct rdzv_output *o, uint32_t conn, const char *refusal
 /* Takes the oldest line; false: there is none. *text is valid until the next call that takes. */
 bool rdzv_output_next_line(struct rdzv_output *o, enum log_level *level, const char **text);
 
-/* Takes the next message that is due. Returns its bit, or 0. For PENDING_CLOSE *refusal is set, and
- * valid until the next call that takes. */
+/* Takes the next message that is due. Returns its bit, or 0. For RDZV_DUE_CLOSE *refusal is set,
+ * and valid until the next call that takes. */
 unsigned rdzv_output_next(struct rdzv_output *o, uint32_t *conn, const char **refusal);
 
 #endif

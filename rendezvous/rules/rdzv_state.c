@@ -88,18 +88,18 @@ struct rdzv_state {
 
 /* --------------------------------------------------------------------------------------- output */
 
-static void queue(struct rdzv_state *s, struct rdzv_node *n, unsigned pending)
+static void queue(struct rdzv_state *s, struct rdzv_node *n, unsigned due)
 {
     if (s->election.standing && s->phase.state != RDZV_FINISH)
-        pending &= ~PENDING_VIEW; /* a candidate has no views */
+        due &= ~RDZV_DUE_VIEW; /* a candidate has no views */
     if (n->conn != RDZV_NO_CONN)
-        rdzv_output_queue(&s->out, n->conn, pending);
+        rdzv_output_queue(&s->out, n->conn, due);
 }
 
-static void queue_all(struct rdzv_state *s, unsigned pending)
+static void queue_all(struct rdzv_state *s, unsigned due)
 {
     for (int i = 0; i < s->nodes.n; i++)
-        queue(s, s->nodes.e[i], pending);
+        queue(s, s->nodes.e[i], due);
 }
 
 /* --------------------------------------------------------------------------------------- events */
@@ -202,7 +202,7 @@ static void remove_node(struct rdzv_state *s, struct rdzv_node *n)
     if (n->conn != RDZV_NO_CONN) {
         struct rdzv_conn *c = rdzv_output_conn(&s->out, n->conn);
         c->node = NULL;
-        c->pending = 0;
+        c->due = 0;
     }
     if (n->group_rank >= 0) {
         assert(n->group_rank < s->nmembers && s->members[n->group_rank] == n);
@@ -268,7 +268,7 @@ static void finish(struct rdzv_state *s, int exit_code, enum stop_reason reason,
                          .cause = exit_code ? cause_of_stop(reason, first) : CAUSE_NONE,
                          .text = text});
     s->close_at = now + s->rules.close_ns;
-    queue_all(s, PENDING_REPORT | PENDING_VIEW);
+    queue_all(s, RDZV_DUE_REPORT | RDZV_DUE_VIEW);
 }
 
 static void finish_advance(struct rdzv_state *s, uint64_t now)
@@ -305,7 +305,7 @@ static void back_to_collect(struct rdzv_state *s, uint64_t now)
     s->nmembers = 0;
     fsm_move(&s->phase, RDZV_COLLECT);
     enter_collect(s, now);
-    queue_all(s, PENDING_VIEW);
+    queue_all(s, RDZV_DUE_VIEW);
 }
 
 /* Whether the node is left out of rounds because it failed again and again. The coordinator's own
@@ -382,9 +382,9 @@ static void prepare_round(struct rdzv_state *s, uint64_t now)
     if (s->rules.elect) {
         const struct rdzv_place place = place_of(s);
         rdzv_election_prepare(&s->election, m, n, &place, s->gen, now);
-        queue_all(s, PENDING_PEERS);
+        queue_all(s, RDZV_DUE_PEERS);
     }
-    queue_all(s, PENDING_VIEW);
+    queue_all(s, RDZV_DUE_VIEW);
 }
 
 /* Whether the job waits for another node when too few are left. */
@@ -412,7 +412,7 @@ static void join_timeout(struct rdzv_state *s, uint64_t now)
     finish(s, 1, lost ? STOP_NODE_LOST : STOP_RENDEZVOUS, text, now);
 }
 
-static void elected(struct rdzv_state *s, const struct rdzv_tally *votes, uint64_t now)
+static void take_over(struct rdzv_state *s, const struct rdzv_tally *votes, uint64_t now)
 {
     int max = s->rules.max_node_restarts;
     s->gen = (struct generation){s->election.epoch, 0};
@@ -428,7 +428,7 @@ static void elected(struct rdzv_state *s, const struct rdzv_tally *votes, uint64
                  "restarts after a lost node: %d of %d used (--max_node_restarts)", max, max);
         finish(s, 1, STOP_COORDINATOR_LOST, s->loss_text, now);
     }
-    queue_all(s, PENDING_VIEW);
+    queue_all(s, RDZV_DUE_VIEW);
 }
 
 static void minority(struct rdzv_state *s, const struct rdzv_tally *t, uint64_t now)
@@ -449,7 +449,7 @@ static bool may_start(struct rdzv_state *s, uint64_t now)
     struct rdzv_tally tally;
     enum rdzv_verdict v = rdzv_election_may_start(&s->election, s->delay.grace_at, now, &tally);
     if (v == ELECTION_ELECTED) {
-        elected(s, &tally, now);
+        take_over(s, &tally, now);
         if (s->phase.state == RDZV_COLLECT)
             v = rdzv_election_may_start(&s->election, s->delay.grace_at, now, &tally);
     }
@@ -534,7 +534,7 @@ static void run_round(struct rdzv_state *s, uint64_t now)
         struct rdzv_node *n = s->nodes.e[i];
         n->prev_rank = n->group_rank;
         if (n->group_rank >= 0)
-            queue(s, n, PENDING_TABLE | PENDING_VIEW);
+            queue(s, n, RDZV_DUE_TABLE | RDZV_DUE_VIEW);
     }
 }
 
@@ -608,7 +608,7 @@ static void begin_stop(struct rdzv_state *s, enum stop_reason reason, bool resta
     for (int i = 0; i < s->nmembers; i++) {
         if (s->members[i]) {
             s->nrunning++;
-            queue(s, s->members[i], PENDING_VIEW);
+            queue(s, s->members[i], RDZV_DUE_VIEW);
         }
     }
 }
@@ -902,7 +902,7 @@ static void order_respawn(struct rdzv_state *s, struct rdzv_node *n, const struc
                          .text = failure_describe(f, text, sizeof(text))});
     rdzv_output_log(&s->out, LOG_LEVEL_NOTICE, "%s; it is started again (restart %d of %d)",
                     failure_describe(f, text, sizeof(text)), s->restarts, s->rules.max_restarts);
-    queue(s, n, PENDING_VIEW);
+    queue(s, n, RDZV_DUE_VIEW);
 }
 
 /* seen_ns: when the node saw the failure, on its own clock. When the round ends, the node reports
@@ -978,7 +978,7 @@ static void newcomer(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
 static void release(struct rdzv_state *s, struct rdzv_node *n)
 {
     n->released = true;
-    queue(s, n, PENDING_VIEW);
+    queue(s, n, RDZV_DUE_VIEW);
 }
 
 /* The reason that ends a running round reaches every node by on_stop; it is not logged again. */
@@ -999,8 +999,8 @@ static const char *leave_text(const struct rdzv_status *st)
 }
 
 /* A node leaves while a round runs or stops. */
-static void leave_round(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
-                        bool ends, uint64_t now)
+static void member_leaves_round(struct rdzv_state *s, struct rdzv_node *n,
+                                const struct rdzv_status *st, bool ends, uint64_t now)
 {
     bool needed = n->group_rank >= 0 && !n->done;
     ends |= needed && rdzv_nodes_live(&s->nodes) < s->rules.min_nodes && !waits_for_replacement(s);
@@ -1032,7 +1032,7 @@ static void node_leaves(struct rdzv_state *s, struct rdzv_node *n, const struct 
             rdzv_output_log(&s->out, loss_log_level(s), "%s %s leaves: %s", kind(n),
                             rdzv_node_name(n, name, sizeof(name)), leave_text(st));
         if (s->phase.state == RDZV_RUN || s->phase.state == RDZV_STOP)
-            leave_round(s, n, st, ends, now);
+            member_leaves_round(s, n, st, ends, now);
         else if (ends && s->phase.state != RDZV_FINISH)
             finish(s, st->leave_code, st->leave_reason, leave_text(st), now);
         else if (s->phase.state == RDZV_PREPARE && n->group_rank >= 0)
@@ -1162,7 +1162,7 @@ static void notice(struct rdzv_state *s, uint64_t now)
     s->notice_at = now + (waited < 12 * NOTICE_NS ? NOTICE_NS : NOTICE_LATER_NS);
     rdzv_admission_notice(&s->rules, &s->nodes, waited, is_first_round(s),
                           called ? s->last_call_at - now : 0, s->notice, sizeof(s->notice));
-    queue_all(s, PENDING_NOTICE);
+    queue_all(s, RDZV_DUE_NOTICE);
 }
 
 /* A voter has connected: a notice reports that this node stands for election. */
@@ -1176,7 +1176,7 @@ static void greet_voter(struct rdzv_state *s, uint32_t conn, const struct rdzv_h
              "the coordinator is lost; another node stands in for it when more than half of the "
              "last round's %d are there",
              s->election.quorum[RDZV_LIST_RAN].list.n);
-    queue(s, n, PENDING_NOTICE);
+    queue(s, n, RDZV_DUE_NOTICE);
 }
 
 /* A status of a witness. While a round is prepared or runs, the witness may get a vote. */
@@ -1187,7 +1187,7 @@ static void witness_joined(struct rdzv_state *s, const struct rdzv_node *w, uint
     if (!s->rules.elect || (!runs && s->phase.state != RDZV_PREPARE))
         return;
     if (rdzv_election_add_witness(&s->election, runs, now))
-        queue_all(s, PENDING_PEERS);
+        queue_all(s, RDZV_DUE_PEERS);
     else if (rdzv_election_witness_has_vote(&s->election, w))
         rdzv_output_log(&s->out, LOG_LEVEL_VERBOSE, "witness %s has a vote",
                         rdzv_node_name(w, name, sizeof(name)));
@@ -1254,7 +1254,7 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
 {
     struct rdzv_conn *c = rdzv_output_conn(&s->out, conn);
     struct rdzv_node *n = rdzv_nodes_find(&s->nodes, &h->id);
-    if (c->node || (c->pending & PENDING_CLOSE))
+    if (c->node || (c->due & RDZV_DUE_CLOSE))
         return; /* a second hello, which the driver refuses, or a connection that closes */
     if (rdzv_election_is_replaced(&s->election, h->seen_epoch, s->gen.counter)) {
         close_conn(s, conn, REPLACED, true);
@@ -1266,7 +1266,7 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
             greet_voter(s, conn, h);
         else if (rdzv_output_conn(&s->out, conn)->node && s->election.peers.n)
             rdzv_output_queue(&s->out, conn,
-                              PENDING_PEERS); /* the candidates, if this coordinator is lost */
+                              RDZV_DUE_PEERS); /* the candidates, if this coordinator is lost */
         advance(s, now);
         return;
     }
@@ -1280,14 +1280,14 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
     rdzv_output_conn(&s->out, conn)->node = n;
     heard(s, n, now);
     rdzv_nodes_update_ready(&s->nodes, n);
-    unsigned pending = PENDING_VIEW;
+    unsigned due = RDZV_DUE_VIEW;
     if ((s->phase.state == RDZV_PREPARE || s->phase.state == RDZV_RUN) && s->election.peers.n)
-        pending |= PENDING_PEERS;
+        due |= RDZV_DUE_PEERS;
     if (s->phase.state == RDZV_FINISH)
-        pending |= PENDING_REPORT;
+        due |= RDZV_DUE_REPORT;
     if (s->phase.state == RDZV_RUN && n->group_rank >= 0 && n->phase == MEMBER_PREPARED)
-        pending |= PENDING_TABLE;
-    queue(s, n, pending);
+        due |= RDZV_DUE_TABLE;
+    queue(s, n, due);
     advance(s, now);
 }
 
@@ -1298,8 +1298,8 @@ void rdzv_state_missed(struct rdzv_state *s, uint32_t conn, bool peers, bool tab
     if (!n || n->group_rank < 0 || (!runs && s->phase.state != RDZV_PREPARE))
         return;
     queue(s, n,
-          PENDING_VIEW | (peers && s->election.peers.n ? PENDING_PEERS : 0) |
-              (table && runs ? PENDING_TABLE : 0));
+          RDZV_DUE_VIEW | (peers && s->election.peers.n ? RDZV_DUE_PEERS : 0) |
+              (table && runs ? RDZV_DUE_TABLE : 0));
 }
 
 /* Takes the failures that are new. */
@@ -1386,7 +1386,7 @@ void rdzv_state_status(struct rdzv_state *s, uint32_t conn, const struct rdzv_st
     n->echo_ns = st->view_sent_ns <= now ? st->view_sent_ns : 0;
     clock_offset_sample(&n->clock, st->view_sent_ns, st->view_seen_ns, st->send_ns, now);
     if (needs_answer(s, n, st))
-        queue(s, n, PENDING_VIEW);
+        queue(s, n, RDZV_DUE_VIEW);
     drop_orders(n, st->respawned);
     n->phase = st->phase;
     n->took_part = st->gen.counter > 0;
@@ -1436,9 +1436,9 @@ void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, enum rdzv_end how, u
 {
     struct rdzv_conn *c = rdzv_output_conn(&s->out, conn);
     struct rdzv_node *n = c->node;
-    bool told = n && s->phase.state == RDZV_FINISH && !(c->pending & PENDING_REPORT);
+    bool told = n && s->phase.state == RDZV_FINISH && !(c->due & RDZV_DUE_REPORT);
     c->node = NULL;
-    c->pending = 0;
+    c->due = 0;
     free(c->refusal);
     c->refusal = NULL;
     if (!n)
@@ -1531,7 +1531,7 @@ static void send_orders(struct rdzv_state *s, uint64_t now)
         struct rdzv_node *n = s->nodes.e[i];
         for (int k = 0; k < n->norders; k++) {
             if (n->orders[k].due_ns <= now)
-                queue(s, n, PENDING_VIEW);
+                queue(s, n, RDZV_DUE_VIEW);
             else if (n->orders[k].due_ns < s->respawn_at)
                 s->respawn_at = n->orders[k].due_ns;
         }
@@ -1732,30 +1732,30 @@ static void fill_view(struct rdzv_state *s, struct rdzv_node *n, struct rdzv_vie
     fill_respawns(s, n, v, now);
 }
 
-static void fill_action(struct rdzv_state *s, uint32_t conn, unsigned pending, const char *refusal,
+static void fill_action(struct rdzv_state *s, uint32_t conn, unsigned due, const char *refusal,
                         struct rdzv_action *a, uint64_t now)
 {
     struct rdzv_conn *c = rdzv_output_conn(&s->out, conn);
     *a = (struct rdzv_action){.conn = conn};
-    switch (pending) {
-    case PENDING_PEERS:
+    switch (due) {
+    case RDZV_DUE_PEERS:
         a->act = RDZV_ACT_PEERS;
         a->peers = &s->election.peers;
         a->ran = rdzv_election_ran(&s->election);
         break;
-    case PENDING_TABLE:
+    case RDZV_DUE_TABLE:
         a->act = RDZV_ACT_TABLE;
         a->table = &s->table;
         break;
-    case PENDING_REPORT:
+    case RDZV_DUE_REPORT:
         a->act = RDZV_ACT_REPORT;
         a->result = &s->result;
         break;
-    case PENDING_VIEW:
+    case RDZV_DUE_VIEW:
         a->act = RDZV_ACT_VIEW;
         fill_view(s, c->node, &a->view, now);
         break;
-    case PENDING_NOTICE:
+    case RDZV_DUE_NOTICE:
         a->act = RDZV_ACT_NOTICE;
         a->text = s->notice;
         break;
@@ -1772,7 +1772,7 @@ bool rdzv_state_next(struct rdzv_state *s, struct rdzv_action *a, uint64_t now)
     enum log_level level;
     const char *text = NULL;
     uint32_t conn;
-    unsigned pending;
+    unsigned due;
     debug_check(rdzv_state_check(s));
     if (rdzv_output_next_line(&s->out, &level, &text)) {
         *a = (struct rdzv_action){.act = RDZV_ACT_LOG, .level = level, .text = text};
@@ -1781,8 +1781,8 @@ bool rdzv_state_next(struct rdzv_state *s, struct rdzv_action *a, uint64_t now)
     } else if (s->new_round) {
         s->new_round = false;
         *a = (struct rdzv_action){.act = RDZV_ACT_NEW_ROUND};
-    } else if ((pending = rdzv_output_next(&s->out, &conn, &text))) {
-        fill_action(s, conn, pending, text, a, now);
+    } else if ((due = rdzv_output_next(&s->out, &conn, &text))) {
+        fill_action(s, conn, due, text, a, now);
     } else if (s->finished && !s->reported_finished) {
         s->reported_finished = true;
         *a = (struct rdzv_action){.act = RDZV_ACT_FINISHED};

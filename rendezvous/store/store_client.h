@@ -32,7 +32,8 @@ void store_client_free(struct store_client *c); /* NULL is allowed */
 
 int store_client_set(struct store_client *c, const char *key, const void *val, size_t len,
                      struct err *e);
-/* Waits for the key, then reads it. *val is malloc'ed, NUL after its *len bytes; the caller frees.
+/* Waits for the key, then reads its value. *val is malloc'ed, NUL after its *len bytes; the caller
+ * frees.
  */
 int store_client_get(struct store_client *c, const char *key, void **val, size_t *len,
                      int timeout_ms, struct err *e);

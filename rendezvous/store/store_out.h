@@ -44,7 +44,7 @@ struct store_out {
 };
 
 void store_out_init(struct store_out *o);
-void store_out_fini(struct store_out *o); /* drops what is unsent */
+void store_out_fini(struct store_out *o); /* drops unsent bytes */
 
 void store_out_u8(struct store_out *o, uint8_t v);
 void store_out_u32(struct store_out *o, uint32_t v);

@@ -6,7 +6,7 @@
 
 #include "core/mem.h"
 
-#define PENDING_KEPT 4096 /* an empty buffer that is larger is freed */
+#define PARTIAL_KEPT 4096 /* an empty buffer that is larger is freed */
 
 static const struct command {
     const char *name;
@@ -179,42 +179,42 @@ void store_scan_reply(struct store_scan *s, enum store_cmd cmd, size_t count)
 
 void store_decoder_init(struct store_decoder *d, bool legacy_113)
 {
-    *d = (struct store_decoder){.legacy_113 = legacy_113, .pending = BUF_INIT};
+    *d = (struct store_decoder){.legacy_113 = legacy_113, .partial = BUF_INIT};
 }
 
 void store_decoder_fini(struct store_decoder *d)
 {
-    buf_fini(&d->pending);
+    buf_fini(&d->partial);
     d->unread = (struct store_view){NULL, 0};
 }
 
 void store_decoder_feed(struct store_decoder *d, const void *chunk, size_t n)
 {
-    if (d->pending.len == 0) {
+    if (d->partial.len == 0) {
         d->unread = (struct store_view){chunk, n};
         return;
     }
-    buf_put(&d->pending, chunk, n);
-    d->unread = (struct store_view){d->pending.data, d->pending.len};
+    buf_put(&d->partial, chunk, n);
+    d->unread = (struct store_view){d->partial.data, d->partial.len};
 }
 
-/* Keeps the rest in `pending` for the next chunk. */
+/* Keeps the rest in `partial` for the next chunk. */
 static int keep_rest(struct store_decoder *d)
 {
     struct store_view rest = d->unread;
     d->unread = (struct store_view){NULL, 0};
-    if (d->pending.oom)
+    if (d->partial.oom)
         return -STORE_ERR_MEMORY;
-    if (d->pending.len) {
-        if (rest.len < d->pending.len) /* an empty memmove() is not free */
-            buf_consume(&d->pending, d->pending.len - rest.len);
+    if (d->partial.len) {
+        if (rest.len < d->partial.len) /* an empty memmove() is not free */
+            buf_consume(&d->partial, d->partial.len - rest.len);
     } else {
-        buf_put(&d->pending, rest.p, rest.len);
-        if (d->pending.oom)
+        buf_put(&d->partial, rest.p, rest.len);
+        if (d->partial.oom)
             return -STORE_ERR_MEMORY;
     }
-    if (d->pending.len == 0 && d->pending.cap > PENDING_KEPT)
-        buf_fini(&d->pending);
+    if (d->partial.len == 0 && d->partial.cap > PARTIAL_KEPT)
+        buf_fini(&d->partial);
     return 0;
 }
 

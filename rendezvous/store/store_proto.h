@@ -155,8 +155,8 @@ struct store_decoder {
     bool started; /* a scan has begun */
     enum store_cmd cmd;
     struct store_scan scan;
-    struct store_view unread; /* bytes that are not decoded, in the chunk or in `pending` */
-    struct buf pending;       /* an unfinished request */
+    struct store_view unread; /* bytes that are not decoded, in the chunk or in `partial` */
+    struct buf partial;       /* an unfinished request */
 };
 
 void store_decoder_init(struct store_decoder *d, bool legacy_113);

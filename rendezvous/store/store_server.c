@@ -74,7 +74,7 @@ static void on_violation(void *arg, const struct store_conn *c, enum store_reaso
 
 struct store_server *store_server_new(uv_loop_t *loop, const struct store_server_opts *opts)
 {
-    struct store_server *s = xmalloc(sizeof(*s)); /* not cleared, because most of it is a buffer */
+    struct store_server *s = xmalloc(sizeof(*s)); /* not cleared: a large buffer */
     const struct store_service_opts service = {.legacy_113 = opts->legacy_113,
                                                .stall_ms = opts->stall_ms,
                                                .on_violation = on_violation,

@@ -83,7 +83,7 @@ void store_service_adopt(struct store_service *s, int fd)
 
 /* --- Sending -----------------------------------------------------------------------------------*/
 
-/* Sends what the socket takes. False: the connection is broken. */
+/* Sends as many bytes as the socket takes. False: the connection is broken. */
 static bool send_some(struct store_conn *c)
 {
     struct store_out *o = &c->session.peer.out;
@@ -185,7 +185,7 @@ static enum received receive(struct store_service *s, struct store_conn *c)
 static void on_conn_event(struct store_service *s, struct store_conn *c, unsigned events)
 {
     enum received got = NOTHING;
-    if (c->fd < 0) /* an earlier event of this turn has dropped it */
+    if (c->fd < 0) /* an earlier event of this turn has dropped the connection */
         return;
     if (events & (EPOLLERR | EPOLLHUP)) {
         /* The answers are not read, but the earlier requests still apply. */

@@ -25,8 +25,8 @@
 struct store_conn {
     struct store_session session;
     struct list_node link, stalled; /* links of the service's lists */
-    int fd;                         /* -1: it is dropped */
-    unsigned events;                /* what is waited for: EPOLLIN, EPOLLOUT; 0: nothing */
+    int fd;                         /* -1: the connection is dropped */
+    unsigned events;                /* events waited for: EPOLLIN, EPOLLOUT; 0: none */
     bool eof;
     uint64_t progress_ns; /* if stalled: when bytes were last sent */
 };
@@ -67,7 +67,8 @@ int store_service_watch(struct store_service *s, unsigned number, int fd, bool o
 /* Serves what is ready, after it has waited for that, for timeout_ms at most; negative: for ever.
  * Returns the numbers of the owner's descriptors that are ready, as bits. */
 unsigned store_service_turn(struct store_service *s, int timeout_ms);
-/* A turn is due so often, ready or not: a connection has stalled. -1: it is not. */
+/* Returns the longest time between two turns, in ms, while a connection has stalled; -1: no
+ * limit. */
 int store_service_period_ms(const struct store_service *s);
 
 /* Between turns: drops every connection and forgets every key. */

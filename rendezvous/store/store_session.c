@@ -21,7 +21,7 @@ void store_session_fini(struct store_session *s)
 static enum store_reason count_buffers(struct store_session *s)
 {
     const struct store_out *o = &s->peer.out;
-    size_t now = s->decoder.pending.len + (o->bytes.len - o->bytes_sent);
+    size_t now = s->decoder.partial.len + (o->bytes.len - o->bytes_sent);
     s->shared->buffered += now - s->buffered;
     s->buffered = now;
     return s->shared->buffered > STORE_BUFFERS_MAX ? STORE_ERR_FULL_BUFFERS : STORE_OK;
@@ -36,7 +36,8 @@ static enum store_reason carry_out(struct store_session *s, const struct store_r
         store_out_u32(&s->peer.out, r->word);
         return s->peer.out.oom ? STORE_ERR_MEMORY : STORE_OK;
     default:
-        /* These clients cannot cancel a wait: a client that sends another request has given it up.
+        /* Clients of these versions cannot cancel a wait: a client that sends another request has
+         * given the wait up.
          */
         if (s->decoder.dialect == STORE_113)
             store_table_forget_wait(&s->shared->table, &s->peer);

@@ -8,7 +8,7 @@
 #define NAME_OVERHEAD 128 /* approximate size of a map slot and the allocators' overhead */
 #define VALUE_CAP_MIN 24  /* so that a counter never needs more */
 
-/* Everything with one name. In the table while any part of it exists. */
+/* Everything with one name. An entry is in the table while any part of it exists. */
 struct store_name {
     struct store_view text;   /* owned by the map */
     struct store_blob *value; /* NULL: the key does not exist */

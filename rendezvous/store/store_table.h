@@ -67,7 +67,7 @@ struct store_peer {
 };
 
 void store_table_init(struct store_table *t);
-/* No peer may be left. Empties the table, which can be used again. */
+/* Empties the table, which can be used again. No peer may be left. */
 void store_table_fini(struct store_table *t);
 
 void store_peer_init(struct store_peer *p);

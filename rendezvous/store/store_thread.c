@@ -12,8 +12,8 @@
 #include "core/thread.h"
 #include "rendezvous/store/store_service.h"
 
-#define BACKLOG         4096 /* because all ranks connect at the same time */
-#define ACCEPT_PAUSE_MS 100  /* the pause when descriptors or memory have run out */
+#define BACKLOG         4096 /* backlog of the listener, because all ranks connect at the same time */
+#define ACCEPT_PAUSE_MS 100 /* the pause when descriptors or memory have run out */
 
 enum { LISTENER, STOP }; /* the numbers of its own descriptors in the epoll set */
 
@@ -165,8 +165,8 @@ void store_thread_free(struct store_thread *t)
     if (!t)
         return;
     if (t->owner != getpid()) {
-        /* In a fork()'s child: the eventfd and the epoll set are also the parent's, and the
-         * thread's data may be half changed. */
+        /* In a fork()'s child nothing is closed or freed: the eventfd and the epoll set are also
+         * the parent's, and the thread's data may be half changed. */
         close_fd(&t->listener);
         close_fd(&t->service.epoll);
         close_fd(&t->stop);

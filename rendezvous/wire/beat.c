@@ -41,7 +41,8 @@
 
 enum link_state { FREE, LIVE, CLOSING, BROKEN, DEAD };
 
-/* LIVE, and CLOSING until it says DEAD, it is the thread's but for the atomics; else the loop's. */
+/* Owned by the thread, but for the atomics, while LIVE, and while CLOSING until the thread sets
+ * DEAD; else by the loop. */
 struct beat_link {
     _Atomic int state;
     int next_free;
@@ -51,7 +52,7 @@ struct beat_link {
     uint64_t dead_ns;
     uint64_t seen_ns; /* BEAT_NODE: the coordinator's clock in its newest answer */
     uint8_t in[MSG_LEN], out[SEALED_MAX];
-    size_t in_len, out_len; /* out: what the kernel has not taken yet */
+    size_t in_len, out_len; /* out: bytes that the kernel has not taken yet */
     _Atomic uint64_t heard_ns, touch_ns, lease_ns;
     _Atomic uint32_t lag_ms;
 };
@@ -94,7 +95,7 @@ static void put_message(uint8_t p[MSG_LEN], uint64_t a, uint64_t b, uint32_t lag
     }
 }
 
-/* Lets go of a link: the loop's again, with this state. */
+/* Returns a link to the loop, in this state. */
 static void let_go(struct beats *b, struct beat_link *l, int state)
 {
     epoll_ctl(b->epoll, EPOLL_CTL_DEL, l->fd, NULL);
@@ -105,7 +106,7 @@ static void broken(struct beats *b, struct beat_link *l)
 {
     int live = LIVE;
     epoll_ctl(b->epoll, EPOLL_CTL_DEL, l->fd, NULL);
-    atomic_compare_exchange_strong(&l->state, &live, BROKEN); /* else it is being dropped */
+    atomic_compare_exchange_strong(&l->state, &live, BROKEN); /* else the link is being dropped */
 }
 
 /* Sends the bytes that wait, as far as the kernel takes them. False: the connection is broken. */
@@ -136,7 +137,7 @@ static bool send_message(struct beats *b, struct beat_link *l, const uint8_t msg
         return beat_flush(l);
     }
     b->wire.len = 0;
-    if (tls_seal(l->tls, msg, MSG_LEN, &b->wire, NULL) < 0 || b->wire.len > sizeof(l->out))
+    if (tls_encrypt(l->tls, msg, MSG_LEN, &b->wire, NULL) < 0 || b->wire.len > sizeof(l->out))
         return false;
     memcpy(l->out, b->wire.data, b->wire.len);
     l->out_len = b->wire.len;
@@ -233,7 +234,7 @@ static bool read_link(struct beats *b, struct beat_link *l)
            b->wire.len == 0 && take_bytes(b, l, b->plain.data, b->plain.len);
 }
 
-/* Takes over what the loop has set since. */
+/* Takes over the settings that the loop has changed. */
 static void look_at_orders(struct beats *b)
 {
     uint64_t count;
@@ -399,7 +400,8 @@ void beats_drop(struct beats *b, int link, struct beat_news *out)
     struct beat_link *l = &b->links[link];
     int live = LIVE;
     bool dying = atomic_compare_exchange_strong(&l->state, &live, CLOSING);
-    beats_look(b, link, out); /* after that: what it has still noted it may have answered */
+    beats_look(b, link, out); /* after the state: the thread may have answered the last heartbeats
+                                 that it recorded */
     if (!dying) {
         free_link(b, l);
         return;
@@ -451,7 +453,7 @@ static int beat_start(struct beats *b, struct err *e)
     b->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (b->epoll < 0 || b->wake < 0 || epoll_ctl(b->epoll, EPOLL_CTL_ADD, b->wake, &ev) < 0)
         return err_sys(e, errno, "heartbeats");
-    /* As much as TLS ever asks for at once. */
+    /* The most memory that TLS asks for at once. */
     if (!buf_reserve(&b->plain, 4 * 16384) || !buf_reserve(&b->wire, 16384))
         return err_set(e, -ENOMEM, "heartbeats: out of memory");
     int rc = uv_async_init(b->config.loop, &b->turn, on_turn);

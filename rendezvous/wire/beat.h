@@ -62,7 +62,7 @@ int beats_add(struct beats *b, enum beat_side side, int fd, struct tls *tls, uin
 /* The news from the newest heartbeat of a connection. */
 struct beat_news {
     bool broken;       /* the connection has ended: beats_drop() */
-    uint64_t heard_ns; /* when it arrived, by this host's clock */
+    uint64_t heard_ns; /* when the heartbeat arrived, by this host's clock */
     uint64_t
         touch_ns; /* BEAT_COORDINATOR: when the newest answer that the node had seen was sent */
     uint64_t lease_ns; /* BEAT_NODE: the beginning of the newest lease; 0: none yet */

@@ -14,14 +14,14 @@ struct branch_child {
     struct list_node node;
     struct branch *branch;
     struct link *link;
-    struct generation gen; /* of the round for which it has registered */
+    struct generation gen; /* of the round for which the child has registered */
 };
 
 /* A request whose answers are under way. */
 struct branch_request {
     struct list_node node;
     struct tree_answers answers;
-    uint64_t due_ms; /* what has come goes up; UINT64_MAX: nothing has come */
+    uint64_t due_ms; /* when the answers go up; UINT64_MAX: there are none */
     uint64_t end_ms;
 };
 
@@ -39,15 +39,16 @@ struct branch {
     struct request_log log;
     struct list_node children, requests;
     int nchildren;
-    uv_timer_t timer;    /* of the requests */
-    uv_timer_t patience; /* a view waits for a message */
+    uv_timer_t timer;        /* of the requests */
+    uv_timer_t view_timeout; /* a view waits for a message */
     bool stopped;
 };
 
 /* ------------------------------------------------------------------------------------ the parent
  */
 
-/* From here on until the next round the coordinator sends what the parent would have sent. */
+/* Makes the coordinator send, until the next round, the messages that the parent would have
+ * sent. */
 static void branch_go_direct(struct branch *b, const char *why)
 {
     const struct rdzv_direct m = {.gen = b->place.gen,
@@ -149,7 +150,7 @@ static void child_send_all(struct branch_child *c, uint32_t told)
     struct branch *b = c->branch;
     struct shared_buf *const messages[] = {b->ran, b->peers, b->table};
     if (!generation_equal(c->gen, b->place.gen))
-        return; /* when this node's own BRANCH has come, or never */
+        return; /* sent when this node's own BRANCH has come, or never */
     for (size_t i = 0; i < ARRAY_LEN(messages); i++) {
         if (messages[i])
             link_send(c->link, messages[i]);
@@ -190,7 +191,7 @@ static void branch_send_up(struct branch *b, struct buf *frame);
 
 static bool child_on_preamble(struct link *l, uint32_t version)
 {
-    (void)l, (void)version; /* it came before the frame */
+    (void)l, (void)version; /* the frame follows it in the buffer */
     return true;
 }
 
@@ -204,7 +205,7 @@ static void child_on_frame(struct link *l, uint8_t type, struct rd body)
     if (type == RDZV_MSG_ANSWERS && rdzv_get_answers(&body, &answers)) {
         if (branch_collect(c->branch, &answers))
             return;
-        rdzv_put_frame(&f, type, &whole); /* too late for the others */
+        rdzv_put_frame(&f, type, &whole); /* too late for the other answers */
         branch_send_up(c->branch, &f);
     } else if (type != RDZV_MSG_CHILD || !child_register(c, &body)) {
         child_drop(c);
@@ -368,7 +369,7 @@ static bool branch_told(struct branch *b, struct rd body)
     if (!rdzv_get_told(&body, &gen, &number, &r))
         return false;
     if (!generation_equal(gen, b->place.gen) || number <= b->log.last)
-        return true; /* it has come both ways, or is of another round */
+        return true; /* the message has come both ways, or belongs to another round */
     rdzv_put_frame(&f, RDZV_MSG_TOLD, &whole);
     struct shared_buf *s = shared_buf_new(&f);
     request_log_add(&b->log, number, s);
@@ -409,7 +410,7 @@ void branch_move(struct branch *b, const struct rdzv_branch *place, struct auth 
             branch_go_direct(b, "lost");
         return;
     }
-    uv_timer_stop(&b->patience);
+    uv_timer_stop(&b->view_timeout);
     forget_round(b);
     b->place = *place;
     b->auth = auth;
@@ -427,9 +428,9 @@ void branch_move(struct branch *b, const struct rdzv_branch *place, struct auth 
     }
 }
 
-static void on_patience(uv_timer_t *timer)
+static void on_view_timeout(uv_timer_t *timer)
 {
-    branch_go_direct(container_of(timer, struct branch, patience), "it sends nothing");
+    branch_go_direct(container_of(timer, struct branch, view_timeout), "it sends nothing");
 }
 
 bool branch_awaits(struct branch *b, const struct rdzv_view *v)
@@ -438,9 +439,9 @@ bool branch_awaits(struct branch *b, const struct rdzv_view *v)
     bool awaits = below && ((v->phase == RDZV_PREPARE && b->place.peers && !b->peers) ||
                             (v->phase == RDZV_RUN && !b->table));
     if (!awaits)
-        uv_timer_stop(&b->patience);
-    else if (!uv_is_active((uv_handle_t *)&b->patience))
-        uv_timer_start(&b->patience, on_patience, BRANCH_WAIT_MS, 0);
+        uv_timer_stop(&b->view_timeout);
+    else if (!uv_is_active((uv_handle_t *)&b->view_timeout))
+        uv_timer_start(&b->view_timeout, on_view_timeout, BRANCH_WAIT_MS, 0);
     return awaits;
 }
 
@@ -466,7 +467,8 @@ bool branch_pass(struct branch *b, uint8_t type, struct rd body)
     else if (type == RDZV_MSG_PEERS && current)
         branch_keep(b, &b->peers, type, body);
     else if (type == RDZV_MSG_PEERS && generation_before(gen, b->place.gen) && !b->peers)
-        branch_keep(b, &b->ran, type, body); /* it goes before the list of the round */
+        branch_keep(b, &b->ran, type,
+                    body); /* the older list is sent before the list of the round */
     return true;
 }
 
@@ -484,8 +486,8 @@ struct branch *branch_new(struct link_hub *hub, struct uvx_scope *scope, const c
     list_init(&b->requests);
     uv_timer_init(hub->loop, &b->timer);
     uvx_own(scope, &b->timer);
-    uv_timer_init(hub->loop, &b->patience);
-    uvx_own(scope, &b->patience);
+    uv_timer_init(hub->loop, &b->view_timeout);
+    uvx_own(scope, &b->view_timeout);
     return b;
 }
 

@@ -106,7 +106,7 @@ static void on_writable(uv_poll_t *poll, int status, int events)
         succeed(a);
         return;
     }
-    uvx_close(poll); /* before its number is another one's */
+    uvx_close(poll); /* before another descriptor gets its number */
     close(a->fd);
     a->fd = -1;
     c->running--;

@@ -22,7 +22,7 @@ typedef void connector_done_fn(void *arg, int fd, const struct netaddr *peer, bo
  * inside this call, and frees itself then. */
 struct connector *connector_new(uv_loop_t *loop, const struct netaddr *addrs, int n,
                                 uint64_t timeout_ms, connector_done_fn *done, void *arg);
-/* Gives up without calling back; frees it. */
+/* Gives up without calling back, and frees the connector. */
 void connector_cancel(struct connector *c);
 
 #endif

@@ -143,7 +143,7 @@ static void endpoint_drop_pending(struct pending *p, const char *why)
 
 /* -------------------------------------------------------------------------------------- routing */
 
-/* Whoever has one address of IPv6 has its whole network of 64 bits. */
+/* A host with one IPv6 address has the whole network of 64 bits. */
 static size_t source_of(const struct netaddr *peer, uint8_t out[16])
 {
     const struct in6_addr *in6 = &peer->in6.sin6_addr;
@@ -158,7 +158,8 @@ static size_t source_of(const struct netaddr *peer, uint8_t out[16])
     return 4;
 }
 
-/* Begins another time of reports when the last one is over: a longer one if it saw any. */
+/* Begins another period of reports when the last one is over: a longer period if the last one saw
+ * refusals. */
 static void begin_reports(struct endpoint *p, uint64_t now)
 {
     uint64_t age = now - p->garbage_ns, line_ns = p->garbage_line_ns;
@@ -228,7 +229,7 @@ static void on_readable(uv_poll_t *poll, int status, int events)
     int n = peek(s->fd, &first);
     if (n == -EAGAIN)
         return;
-    int fd = drop_silent(s); /* no longer watched, so that another handle may have it */
+    int fd = drop_silent(s); /* free for another handle */
     if (n > 0)
         route(p, fd, &peer, first);
     else
@@ -273,8 +274,8 @@ static void accepted(struct endpoint *p, int fd, const struct netaddr *peer)
 
 static void on_pause_over(uv_timer_t *timer);
 
-/* No descriptor is left. The reserved one is used to accept and close the connection, which would
- * otherwise wait for ever. Then accepting pauses until others have closed some. */
+/* Handles the lack of descriptors. The reserved one is used to accept and close the connection,
+ * which would otherwise wait for ever. Then accepting pauses until others have closed some. */
 static void out_of_descriptors(struct endpoint *p, int error)
 {
     uint64_t now = uv_now(p->loop);

@@ -21,12 +21,12 @@
 #include "core/err.h"
 #include "core/netaddr.h"
 
-/* For a client of the store that is refused because auth_whose() returned AUTH_GONE. */
+/* Closes a client of the store that is refused because auth_whose() returned AUTH_GONE. */
 #define ENDPOINT_STORE_GONE                                                                      \
     "a client of the workers' store has closed before it was seen whose it is: what it sent is " \
     "lost"
 
-/* Where to listen. */
+/* The addresses and the port to listen on. */
 struct endpoint_bind {
     bool any;            /* all interfaces, IPv4 and IPv6; only the port of addr counts */
     struct netaddr addr; /* port 0: a free one */
@@ -39,10 +39,11 @@ struct endpoint;
 
 struct endpoint_events {
     void *arg;
-    /* Both take the connected non-blocking descriptor, from which nothing has been read. */
+    /* on_agent and on_store take the connected non-blocking descriptor, from which nothing has been
+     * read. */
     void (*on_agent)(void *arg, int fd, const struct netaddr *peer, bool tls);
     void (*on_store)(void *arg, int fd, const struct netaddr *peer); /* NULL: there is no store */
-    /* The same for a connection that has sent nothing: clients of PyTorch before 2.0 have a second
+    /* Takes a connection that has sent nothing: clients of PyTorch before 2.0 have a second
      * connection to the store, on which they send only to watch a key. NULL: closed. */
     void (*on_silent)(void *arg, int fd, const struct netaddr *peer);
 };
@@ -51,7 +52,7 @@ struct endpoint_events {
 int endpoint_open(struct endpoint **out, uv_loop_t *loop, int listen_fd, int nodes,
                   const struct endpoint_events *events, struct err *e);
 int endpoint_port(const struct endpoint *p);
-/* The address it listens on; "" for all of them. */
+/* The address on which the endpoint listens; "" for all. */
 const char *endpoint_addr(const struct endpoint *p);
 /* Reports a refused connection, once per address (IPv6: per network of 64 bits) and 30 s, for at
  * most 16 of them; while connections are refused again and again, that time doubles up to an hour.

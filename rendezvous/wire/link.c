@@ -14,9 +14,9 @@
 #include "rendezvous/rules/rdzv_msg.h"
 #include "rendezvous/rules/text.h"
 
-#define LINGER_MS  2000
-#define SEAL_AHEAD 65536 /* encrypted bytes of a link that wait to be written */
-#define KEEP_BYTES 65536 /* a larger input buffer is freed when it is empty */
+#define LINGER_MS     2000
+#define ENCRYPT_AHEAD 65536 /* encrypted bytes of a link that wait to be written */
+#define KEEP_BYTES    65536 /* a larger input buffer is freed when it is empty */
 
 struct link {
     union {
@@ -26,7 +26,7 @@ struct link {
         uv_handle_t handle;
     };
     struct link_hub *hub;
-    const struct link_events *events; /* NULL: the owner is done with it */
+    const struct link_events *events; /* NULL: the owner has closed the link */
     void *owner;
     struct link *prev, *next; /* in hub->all */
     struct link *next_dirty;
@@ -34,14 +34,14 @@ struct link {
     bool unproven; /* the user of the other end is not checked yet */
     bool failed;   /* the queue was too long, or a write failed */
     bool reset;    /* a write reported a reset, which reading does not report again */
-    bool at_end;   /* reading has reported the end; a write that failed will report how it came */
+    bool at_end;   /* reading has reported the end; a failed write will report its cause */
     bool abort;    /* close by a reset: an end of file would prove the end of this launcher */
     bool full;
     void (*on_room)(struct link *l); /* NULL: not wanted */
     uint32_t frame_max;
     struct tls *tls;         /* NULL: not encrypted */
     struct buf wire;         /* encrypted, to write in this turn */
-    size_t sealed;           /* bytes of out[0] that are encrypted */
+    size_t encrypted;        /* bytes of out[0] that are encrypted */
     struct buf in;           /* an incomplete frame */
     struct shared_buf **out; /* to write in this turn */
     size_t nout, cap_out;
@@ -188,28 +188,28 @@ static void on_written(uv_write_t *req, int status)
     }
 }
 
-/* Encrypts the next SEAL_AHEAD bytes of the queued messages after the handshake. The encrypted
+/* Encrypts the next ENCRYPT_AHEAD bytes of the queued messages after the handshake. The encrypted
  * bytes are a copy for each link, so they are limited. False: there is nothing to write, or the
  * link has ended. */
-static bool seal(struct link *l)
+static bool encrypt(struct link *l)
 {
     int rc = 0;
     bool may = tls_established(l->tls) && l->writes == 0;
-    while (may && rc == 0 && l->nout && l->wire.len < SEAL_AHEAD) {
+    while (may && rc == 0 && l->nout && l->wire.len < ENCRYPT_AHEAD) {
         const struct buf *b = &l->out[0]->b;
-        size_t n = b->len - l->sealed, room = SEAL_AHEAD - l->wire.len;
+        size_t n = b->len - l->encrypted, room = ENCRYPT_AHEAD - l->wire.len;
         n = n < room ? n : room;
-        rc = tls_seal(l->tls, b->data + l->sealed, n, &l->wire, NULL);
+        rc = tls_encrypt(l->tls, b->data + l->encrypted, n, &l->wire, NULL);
         l->queued_bytes -= n;
-        l->sealed += n;
-        if (l->sealed < b->len)
+        l->encrypted += n;
+        if (l->encrypted < b->len)
             continue;
-        l->sealed = 0;
+        l->encrypted = 0;
         shared_buf_unref(l->out[0]);
         memmove(l->out, l->out + 1, --l->nout * sizeof(l->out[0]));
     }
     if (rc < 0)
-        end_link(l, RDZV_END_BROKEN, "what is sent cannot be sealed");
+        end_link(l, RDZV_END_BROKEN, "what is sent cannot be encrypted");
     return rc == 0 && l->wire.len > 0;
 }
 
@@ -237,7 +237,7 @@ static void link_flush(struct link *l)
         size_t n = l->nout;
         l->nout = 0;
         write_bufs(l, l->out, n);
-    } else if (seal(l)) {
+    } else if (encrypt(l)) {
         l->queued_bytes += l->wire.len;
         struct shared_buf *s = shared_buf_new(&l->wire);
         write_bufs(l, &s, 1);
@@ -247,8 +247,8 @@ static void link_flush(struct link *l)
 static void end_link(struct link *l, enum rdzv_end how, const char *why)
 {
     const struct link_events *events = l->events;
-    /* Before the end of the handshake this launcher has no lease that could end, and a reset would
-     * take the alert from the other side. */
+    /* Before the end of the handshake the link ends in order: this launcher has no lease that could
+     * end, and a reset would take the alert from the other side. */
     if (how == RDZV_END_BROKEN && (!l->tls || tls_established(l->tls)))
         l->abort = true;
     if (!events) {
@@ -437,7 +437,7 @@ static void bytes_in(struct link *l, const uint8_t *p, size_t n)
 }
 
 /* Reads bytes that arrive under TLS. */
-static void sealed_in(struct link *l, const uint8_t *p, size_t n)
+static void decrypt(struct link *l, const uint8_t *p, size_t n)
 {
     struct buf plain = BUF_INIT;
     struct err e = ERR_INIT;
@@ -482,7 +482,8 @@ static void on_eof(struct link *l)
         l->at_end = true; /* on_written() gets the error */
         return;
     }
-    if (half_open || error == EPIPE) /* EPIPE: it was reset after the other side had closed it */
+    if (half_open ||
+        error == EPIPE) /* EPIPE: the connection was reset after the other side had closed it */
         end_link(l, RDZV_END_CLOSED, "connection closed");
     else
         end_link(l, RDZV_END_RESET, strerror(error ? error : ECONNRESET));
@@ -492,7 +493,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
     struct link *l = stream->data;
     if (n > 0 && l->tls)
-        sealed_in(l, (const uint8_t *)buf->base, (size_t)n);
+        decrypt(l, (const uint8_t *)buf->base, (size_t)n);
     else if (n > 0)
         bytes_in(l, (const uint8_t *)buf->base, (size_t)n);
     else if (n < 0 && l->tls && !tls_established(l->tls))

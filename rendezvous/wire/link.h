@@ -55,7 +55,7 @@ struct link_hub {
 };
 
 void link_hub_init(struct link_hub *h, uv_loop_t *loop, void (*before_flush)(void *arg), void *arg);
-/* Has before_flush() called before the loop waits. */
+/* Makes the loop call before_flush() before it waits. */
 void link_hub_wake(struct link_hub *h);
 /* Closes all links without calling their owners, then calls on_closed. */
 void link_hub_close(struct link_hub *h, void (*on_closed)(void *arg), void *arg);
@@ -64,8 +64,8 @@ void link_hub_close(struct link_hub *h, void (*on_closed)(void *arg), void *arg)
 void link_hub_abandon(struct link_hub *h);
 
 struct link_events {
-    /* The other side's preamble has arrived: its protocol version; 0: it is not a preamble. Returns
-     * false after closing or finishing the link. */
+    /* The other side's preamble has arrived: its protocol version; 0: the bytes are no preamble.
+     * Returns false after closing or finishing the link. */
     bool (*on_preamble)(struct link *l, uint32_t version);
     /* A whole frame; the body is borrowed for the call. The link may be closed. */
     void (*on_frame)(struct link *l, uint8_t type, struct rd body);
@@ -81,10 +81,9 @@ struct link *link_new(struct link_hub *h, int fd, bool local, const struct link_
  * in the handshake that they have the key; the owner gets no event before its end. A side with
  * another key ends the link with RDZV_END_KEY. */
 void link_protect(struct link *l, enum tls_side side, const struct tls_key *key);
-/* The same for a link that this process has connected: with TLS, if `g` requires it (its key is
- * ready). Otherwise, unless `g` is open, the other end must be a process of this user: only the
- * preamble is sent before that is checked, and a process of another user ends the link with
- * RDZV_END_USER. */
+/* Secures a link that this process has connected: with TLS, if `g` requires it (its key is ready).
+ * Otherwise, unless `g` is open, the other end must be a process of this user: only the preamble is
+ * sent before that is checked, and a process of another user ends the link with RDZV_END_USER. */
 void link_auth(struct link *l, const struct auth *g);
 void *link_owner(const struct link *l);
 /* Later events go to this owner. */
@@ -99,10 +98,10 @@ bool link_is_full(const struct link *l);
 /* on_room is called when a full link is not full any more; it may send. */
 void link_set_on_room(struct link *l, void (*on_room)(struct link *l));
 
-/* Each ends the link for its owner at once; none calls back. The other side sees an end of file,
- * which proves that this launcher has left, or a reset, which proves nothing: a reset after
- * RDZV_END_BROKEN, and when link_finish() could not write everything. */
-void link_close(struct link *l);  /* what is not written yet is lost */
+/* Functions that end the link for its owner at once, without a callback. The other side sees an end
+ * of file, which proves that this launcher has left, or a reset, which proves nothing: a reset
+ * after RDZV_END_BROKEN, and when link_finish() could not write everything. */
+void link_close(struct link *l);  /* bytes that are not written yet are lost */
 void link_finish(struct link *l); /* when all is written and the other side has closed, or in 2 s */
 
 /* link_finish() for a peer that is not admitted. From LINK_REFUSED_MAX such links on the link is

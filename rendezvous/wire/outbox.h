@@ -1,6 +1,6 @@
-/* outbox.h: what a node has to show on the console of the job (--console job), until the launcher
- * of the coordinator has it. Frames are numbered; a new connection gets again what was not taken.
- * An outbox that is all zero but for init is empty. */
+/* outbox.h: the output that a node has to show on the console of the job (--console job), until the
+ * launcher of the coordinator has it. Frames are numbered; a new connection gets again what was not
+ * taken. An outbox that is all zero but for init is empty. */
 #ifndef RENDEZVOUS_WIRE_OUTBOX_H
 #define RENDEZVOUS_WIRE_OUTBOX_H
 
@@ -17,9 +17,9 @@
 #define OUTBOX_WINDOW_MAX (1u << 20)
 
 struct outbox {
-    struct list_node frames; /* in their order */
-    struct list_node *sent;  /* the last one that was sent on this connection; the head: none */
-    uint64_t last;           /* the number of the newest; they count from 1 */
+    struct list_node frames; /* frames in their order */
+    struct list_node *sent;  /* the last frame that was sent on this connection; the head: none */
+    uint64_t last;           /* the number of the newest frame; numbers count from 1 */
     size_t under_way, window;
 };
 
@@ -30,9 +30,9 @@ void outbox_set_nodes(struct outbox *o, int nnodes); /* of the job: the window *
 void outbox_add(struct outbox *o, struct buf *output); /* takes the content */
 /* Sends what fits into the window; all: everything. */
 void outbox_send(struct outbox *o, struct link *l, bool all);
-/* All up to this number has been taken. Returns how many bytes of output that was. */
+/* Drops all frames up to this number, which have been taken. Returns their bytes of output. */
 size_t outbox_taken(struct outbox *o, uint64_t number);
-/* The connection has ended: what was not taken has not been sent. */
+/* The connection has ended: frames that were not taken count as not sent. */
 void outbox_again(struct outbox *o);
 /* Takes out the first output that has not been sent; empty: there is none. The caller frees. */
 struct buf outbox_take(struct outbox *o);

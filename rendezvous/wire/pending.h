@@ -42,7 +42,7 @@ void pending_add(struct pending_queue *q, struct pending *p, const struct netadd
 void pending_remove(struct pending_queue *q, struct pending *p);
 /* Drops one peer if there are more than `max`. */
 void pending_limit(struct pending_queue *q);
-/* How many pending peers have this address. */
+/* Returns how many pending peers have this address. */
 intptr_t pending_from(const struct pending_queue *q, const struct netaddr *from);
 /* The oldest one; NULL: there is none. */
 struct pending *pending_first(const struct pending_queue *q);

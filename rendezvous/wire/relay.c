@@ -104,7 +104,7 @@ static void on_stream_closed(uv_handle_t *handle)
     one_closed(r);
 }
 
-/* Closes a stream that is not, or not any more, in its trunk's map. */
+/* Closes a stream that is not in the map of its trunk, or not any more. */
 static void relay_release(struct stream *s)
 {
     list_remove(&s->waiting);
@@ -206,7 +206,7 @@ static void on_ready(uv_poll_t *poll, int status, int events)
         update(s);
 }
 
-/* Updates what the stream waits for, or ends it. */
+/* Updates the events that the stream waits for, or ends the stream. */
 static void update(struct stream *s)
 {
     bool may_read = s->opened && s->credit && !s->read_all && list_alone(&s->waiting);
@@ -245,7 +245,7 @@ static struct stream *new_stream(struct trunk *t, uint32_t id, int fd)
 
 /* ------------------------------------------------------------------------------- a trunk's link */
 
-/* The other side has a new connection: makes one to the store. */
+/* Makes a connection to the store for a new connection of the other side. */
 static bool open_for_other(struct trunk *t, uint32_t id)
 {
     struct relay *r = t->relay;

@@ -1,6 +1,6 @@
-/* standby.h: where a launcher that is not the coordinator answers the others: whether it is there,
- * and where the coordinator is. When the coordinator is lost, and this node takes its place, its
- * connections come here too (host.h). */
+/* standby.h: answers other launchers for one that is not the coordinator: that the launcher is
+ * there, and where the coordinator is. When the coordinator is lost, and this node takes its place,
+ * its connections come here too (host.h). */
 #ifndef RENDEZVOUS_WIRE_STANDBY_H
 #define RENDEZVOUS_WIRE_STANDBY_H
 

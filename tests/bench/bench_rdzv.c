@@ -314,8 +314,8 @@ static void flush(struct node *n)
 {
     struct buf *out = n->tls ? &n->wire : &n->out;
     if (n->tls && tls_established(n->tls) && n->out.len) {
-        if (tls_seal(n->tls, n->out.data, n->out.len, &n->wire, NULL) < 0)
-            die("tls_seal");
+        if (tls_encrypt(n->tls, n->out.data, n->out.len, &n->wire, NULL) < 0)
+            die("tls_encrypt");
         n->out.len = 0;
     }
     while (out->len) {

@@ -167,7 +167,7 @@ static void measure(const char *what, int mode)
         stdio_worker_exited(pump, i);
     while (g_drained < g_workers)
         uv_run(&loop, UV_RUN_ONCE);
-    stdio_pump_close(pump, &(struct stdio_pump_end){.patience = -1});
+    stdio_pump_close(pump, &(struct stdio_pump_end){.unread_s = -1});
     uv_run(&loop, UV_RUN_DEFAULT);
     uv_loop_close(&loop);
     double bytes = (double)g_workers * atof(g_lines) * sizeof(LINE), got = bytes;
@@ -246,7 +246,7 @@ static void measure_exception(int n)
         close(ends[i]);
     for (int i = 0; i < n; i++)
         stdio_worker_exited(pump, i);
-    stdio_pump_close(pump, &(struct stdio_pump_end){.patience = 0});
+    stdio_pump_close(pump, &(struct stdio_pump_end){.unread_s = 0});
     uv_run(&loop, UV_RUN_DEFAULT);
     uv_loop_close(&loop);
     close(console[0]);
@@ -274,7 +274,7 @@ static void measure_opening(int n)
     uint64_t t3 = mono_ns();
     for (int i = 0; i < n; i++)
         stdio_worker_exited(pump, i);
-    stdio_pump_close(pump, &(struct stdio_pump_end){.patience = -1});
+    stdio_pump_close(pump, &(struct stdio_pump_end){.unread_s = -1});
     uv_run(&loop, UV_RUN_DEFAULT);
     uint64_t t4 = mono_ns();
     uv_loop_close(&loop);

@@ -164,7 +164,7 @@ static bool probe_under(int fd, const struct tls_key *key, struct buf *sent)
         if (tls_established(t) && !asked) {
             rdzv_put_preamble(&question);
             rdzv_put_probe(&question);
-            asked = tls_seal(t, question.data, question.len, &wire, NULL) == 0;
+            asked = tls_encrypt(t, question.data, question.len, &wire, NULL) == 0;
         }
         say(fd, wire.data, wire.len);
         if (sent)

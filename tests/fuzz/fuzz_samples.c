@@ -32,10 +32,10 @@ static void expect_inverse(const struct samples *all)
     buf_fini(&twice);
 }
 
-static void judge(const struct samples *first, const struct samples *second)
+static void check(const struct samples *first, const struct samples *second)
 {
     struct verdict v;
-    hang_judge(first, second, &v);
+    hang_verdict(first, second, &v);
     assert(v.n >= 0 && v.n <= VERDICT_RANKS);
     assert(v.state != HANG_NONE || v.n == 0 || !*v.text);
     assert(memchr(v.text, '\0', sizeof(v.text)));
@@ -56,8 +56,8 @@ static void take_samples(const uint8_t *data, size_t size)
     if (decode(&all, data, size)) {
         expect_inverse(&all);
         samples_sort(&all);
-        judge(&all, &all);
-        judge(&none, &all);
+        check(&all, &all);
+        check(&none, &all);
         show(&all);
     }
     samples_fini(&all);

@@ -119,7 +119,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     bool coloured = c.coloured;
     console_end(&c, now);
     read_terminal();
-    while (console_pending(&c)) {
+    while (console_has_backlog(&c)) {
         console_flush(&c, now);
         read_terminal();
     }

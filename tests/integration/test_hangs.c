@@ -87,7 +87,7 @@ START_TEST(every_node_names_the_rank)
 }
 END_TEST
 
-/* A coordinator outside of the nodes has no workers: the first node judges in its place. */
+/* A coordinator outside of the nodes has no workers: the first node decides in its place. */
 START_TEST(a_coordinator_without_workers)
 {
     struct proc coordinator;

@@ -22,7 +22,7 @@ void dlaunch_start(struct proc *p, char *const env[], const char *line, ...)
 int dlaunch_run(struct proc *p, double seconds, const char *line, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The same, with its stdout connected to `fd`. */
+/* Starts a launcher whose stdout is connected to `fd`. */
 void dlaunch_start_into(struct proc *p, int fd, const char *line);
 
 /* The argv of `build/dlaunch <options> <line>`, NULL-terminated, valid until the process ends. */
@@ -31,7 +31,8 @@ char **dlaunch_argv(const char *options, const char *line);
 /* Starts n launchers: `dlaunch --nnodes n --node_rank i --master_port P <line>`. */
 void cluster_start(struct cluster *c, int n, const char *line, ...)
     __attribute__((format(printf, 3, 4)));
-/* The i-th alone, with its own line (options and command) behind the same options. */
+/* Starts the i-th launcher alone, with its own line (options and command) behind the common
+ * options. */
 void cluster_start_node(struct cluster *c, int i, const char *line, ...)
     __attribute__((format(printf, 3, 4)));
 /* Waits for all; fails unless each exits with `status`. */

@@ -186,7 +186,7 @@ static int exchange_by_handle(dlcoll_comm *c, const struct coll_buffers *b)
     return r;
 }
 
-/* As new_group(). */
+/* Makes a group, as new_group() does. */
 static int dup_by_handle(dlcoll_comm *c)
 {
     dlcoll_comm *group = NULL;
@@ -236,7 +236,7 @@ static int with_counts(enum coll_op op, dlcoll_comm *c, const struct coll_buffer
     }
 }
 
-/* In place. */
+/* The buffers are in place. */
 static int with_types(dlcoll_comm *c, const struct coll_buffers *b)
 {
     size_t counts[COLL_MOST_RANKS], size = (size_t)dlcoll_size(c);
@@ -249,7 +249,7 @@ static int with_types(dlcoll_comm *c, const struct coll_buffers *b)
     return dlcoll_all_to_all_w(b->y, counts, NULL, types, b->y, counts, NULL, types, c, NULL, NULL);
 }
 
-/* Every rank with all others, itself twice. */
+/* The graph of every rank with all others, and with itself twice. */
 static int with_neighbours(dlcoll_comm *c, const struct coll_buffers *b)
 {
     int all[COLL_MOST_RANKS + 1], n = dlcoll_size(c);

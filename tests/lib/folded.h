@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How many ranks have printed the word as a line, folded or not; a line without a label is of one
- * of them. */
+/* Returns how many ranks have printed the word as a line, folded or not; a line without a label
+ * belongs to one rank. */
 int ranks_that_say(const char *out, const char *word);
 
 /* A hash over lines in their order; it begins with 0. */

@@ -188,13 +188,13 @@ static void wait_in_kernel(void)
     }
 }
 
-/* The other member of the group is where all others are. */
+/* The other member of the group waits in the operation of all ranks. */
 static void meet_in_group(void)
 {
     check(dlcoll_barrier(g_pair, NULL, NULL), "barrier of a group");
 }
 
-/* The launcher, too: its guardian, the agent and one worker, for which the others wait. */
+/* Stops the launcher, too: its guardian, the agent and one worker, for which the others wait. */
 static void stop_node(void)
 {
     char path[64], text[512];

@@ -63,7 +63,7 @@ void report(int exit_code, const char *text);
 /* Lets time pass, with the ticks of a driver, until the member disconnects, stops or finishes. */
 void pass(uint64_t ns);
 
-/* As make() and running(), with a lease. */
+/* make() and running(), with a lease. */
 void make_on_lease(void);
 void running_on_lease(void);
 

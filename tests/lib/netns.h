@@ -34,7 +34,7 @@ void netns_heal(int host);
 
 /* Runs argv on a host, in its network, UTS and mount namespace. env as proc_start() takes it. */
 void netns_start(struct proc *p, int host, char *const argv[], char *const env[]);
-/* The same with the flags of proc_start(). */
+/* Runs argv on a host, with the flags of proc_start(). */
 void netns_start_with(struct proc *p, int host, char *const argv[], char *const env[],
                       unsigned flags);
 /* Runs a shell command on a host to its end; returns its exit status. */
@@ -45,7 +45,7 @@ pid_t netns_holder(int host);
 
 /* The processes that are running on a host; zombies do not count. */
 int netns_count_processes(int host);
-/* The same for each host, in one look. */
+/* Counts the processes of each host, in one look. */
 void netns_count_each(int counts[NETNS_MAX]);
 /* Sends a signal (0: none) to those called `comm` (NULL: all). Returns how many there were. */
 int netns_kill(int host, const char *comm, int signo);

@@ -79,16 +79,16 @@ static void on_pump_closed(void *arg, bool all)
     f->all = all;
 }
 
-void begin_close(struct fixture *f, double patience)
+void begin_close(struct fixture *f, double unread_s)
 {
-    struct stdio_pump_end end = {.patience = patience, .on_closed = on_pump_closed, .arg = f};
+    struct stdio_pump_end end = {.unread_s = unread_s, .on_closed = on_pump_closed, .arg = f};
     f->closed = false;
     stdio_pump_close(f->pump, &end);
 }
 
-bool close_alone(struct fixture *f, double patience)
+bool close_alone(struct fixture *f, double unread_s)
 {
-    begin_close(f, patience);
+    begin_close(f, unread_s);
     loop_run_until(&f->loop, &f->closed, 20, "the pump is closed");
     return f->all;
 }

@@ -59,10 +59,10 @@ const char *text(const struct buf *b);
         }                                                                                         \
     } while (0)
 
-void begin_close(struct fixture *f, double patience);
+void begin_close(struct fixture *f, double unread_s);
 
 /* Runs the loop until the pump is closed. Returns whether all was written. */
-bool close_alone(struct fixture *f, double patience);
+bool close_alone(struct fixture *f, double unread_s);
 
 /* Closes the pump while a thread keeps its consoles empty. */
 void close_pump(struct fixture *f);

@@ -45,10 +45,10 @@ typedef void rank_fn(struct ranks *j, int rank);
 
 void ranks_init(struct ranks *j, int n, int nnodes);
 void ranks_start(struct ranks *j, rank_fn *fn);
-/* Waits for all; those in `but` (a bit each) may have ended in any way, the others with 0. */
+/* Waits for all ranks; those in `but` (a bit each) may have ended in any way, the others with 0. */
 void ranks_wait(struct ranks *j, double seconds, unsigned but);
 void ranks_fini(struct ranks *j);
-/* Does all of the above, within `seconds`; ranks_run() within 30. */
+/* Makes, starts and waits for ranks, within `seconds`; ranks_run() within 30. */
 void ranks_run_for(int n, int nnodes, rank_fn *fn, double seconds);
 void ranks_run(int n, int nnodes, rank_fn *fn);
 
@@ -62,7 +62,7 @@ void ranks_play_agent(struct ranks *j, int rank); /* the agents have seen that o
 /* The agent has seen that one, which has been reaped, end with status 0. */
 void ranks_tell_exit(struct ranks *j, int rank);
 
-/* For wait_until() in the test: every rank is ready. */
+/* A fact for wait_until() in the test: every rank is ready. */
 bool ranks_are_ready(void *ranks);
 /* Called in a rank. */
 void ranks_say_ready(struct ranks *j);

@@ -19,7 +19,7 @@ struct seen {
     struct rdzv_stop why; /* of the newest view that had one */
     int views, tables, reports, lists;
     struct rdzv_peers list; /* the newest, a shallow copy */
-    struct rdzv_peers ran;  /* what was sent before it, likewise */
+    struct rdzv_peers ran;  /* the view sent before the newest one */
     struct rdzv_result result;
     struct failure first; /* of the result */
     bool closed, refused, retry;
@@ -76,10 +76,10 @@ void stop_all(uint32_t n);
 /* Starts a job of n nodes with the rules next_rules, and lets it run. */
 void running_by_rules(uint32_t n);
 
-/* The same with rules(backend, min, max). */
+/* start() with rules(backend, min, max). */
 void running(enum rdzv_backend backend, int min, int max, uint32_t n, int max_restarts);
 
-/* The same for an elastic job, which admits new nodes at once. */
+/* start() for an elastic job, which admits new nodes at once. */
 void elastic(int min, int max, uint32_t n);
 
 struct failure failure_of(int local_rank, enum failure_kind kind, int code_or_signal);

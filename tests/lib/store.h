@@ -75,8 +75,8 @@ void put_hex(struct buf *b, const char *hex);
 
 int raw_connect(int port);            /* blocking, with a receive timeout */
 int raw_open(int port);               /* and has said hello */
-void raw_send(int fd, struct buf *b); /* all of it; frees b */
-/* Exactly these bytes come next. */
+void raw_send(int fd, struct buf *b); /* sends all bytes; frees b */
+/* Asserts that exactly these bytes come next. */
 void raw_expect(int fd, const void *p, size_t n);
 void raw_expect_u8(int fd, uint8_t v);
 void raw_expect_i64(int fd, int64_t v);

@@ -72,8 +72,9 @@ void test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Skips a test that sanitizers cannot run, for this reason. False: built without a sanitizer. */
 bool test_skip_sanitized(const char *reason);
 
-/* For tests where LeakSanitizer cannot work: it stops the process at its end, by a thread that it
- * starts then, and reads /proc. Programs that are started from now on are not checked for leaks. */
+/* For tests where LeakSanitizer cannot work: LeakSanitizer stops the process at its end, by a
+ * thread that it starts then, and reads /proc. Programs that are started from now on are not
+ * checked for leaks. */
 void test_no_leak_check(void);
 
 /* The path of a built program: "<build>/<name>". */

@@ -19,7 +19,7 @@ typedef void thread_rank_fn(dlcoll_comm *comm, void *arg);
 
 /* n ranks, each in dlcoll_init(), fn, dlcoll_finalize() unless it has failed, dlcoll_destroy(). */
 void thread_ranks_run(int n, thread_rank_fn *fn, void *arg);
-/* Likewise, with flags of dlcoll_init(). */
+/* thread_ranks_run() with flags of dlcoll_init(). */
 void thread_ranks_run_with(int n, thread_rank_fn *fn, void *arg, uint32_t flags);
 
 #define THREAD_EXPECT(fact, ...)                            \

@@ -22,7 +22,8 @@ bool wan_available(void);
 
 /* Between the first n hosts. The process dies with the caller. */
 void wan_start(struct wan *w, int n, const struct wan_rules *rules);
-/* Takes the interfaces away; *lost: packets that did not arrive. Returns those that did. */
+/* Takes the interfaces away; *lost: packets that did not arrive. Returns the number of those that
+ * arrived. */
 long wan_stop(struct wan *w, long *lost);
 
 #endif

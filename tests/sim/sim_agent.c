@@ -215,7 +215,7 @@ static void carry_out(struct sim_node *n, const struct agent_action *a)
         member_state_failed(n->m, &n->workers[a->local_rank].failure);
         break;
     case AGENT_STARTED:
-    case AGENT_ABORT:
+    case AGENT_END_OPERATIONS:
         break;
     case AGENT_SIGNAL_GROUPS:
     case AGENT_SIGNAL_PROGRAMS:

@@ -164,7 +164,7 @@ static void host_ended(struct sim_host *h)
         h->told = true;
         head->codes[h->exit.status & 255] |= !h->reported && !head->began;
     }
-    head_rules_told(head->rules, (size_t)index_of(h), &h->exit, h->reported);
+    head_rules_ended(head->rules, (size_t)index_of(h), &h->exit, h->reported);
 }
 
 static void hears(struct sim_host *h, uint64_t what)

@@ -515,7 +515,7 @@ static bool names_the_lost_node(const struct trial *t, int node)
            strstr(said, "missing: node_rank");
 }
 
-static const char *judge(const struct trial *t)
+static const char *fault_of(const struct trial *t)
 {
     char path[160], line[160];
     for (int i = 0; i < t->nnodes; i++) {
@@ -653,7 +653,7 @@ static int run_trials(int trials, int nnodes)
                           .control = control};
         run(&t);
         if (!t.wrong)
-            t.wrong = judge(&t);
+            t.wrong = fault_of(&t);
         if (t.wrong && told++ < TOLD_MAX)
             tell(&t);
         add_up(&sums[t.victim], &t);

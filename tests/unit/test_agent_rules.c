@@ -32,7 +32,7 @@ static struct node N;
 
 static const char *const names[] = {
     [AGENT_PREPARED] = "PREPARED", [AGENT_BEGIN] = "BEGIN",   [AGENT_START] = "START",
-    [AGENT_STARTED] = "STARTED",   [AGENT_FAILED] = "FAILED", [AGENT_ABORT] = "ABORT",
+    [AGENT_STARTED] = "STARTED",   [AGENT_FAILED] = "FAILED", [AGENT_END_OPERATIONS] = "ABORT",
     [AGENT_KILL] = "KILL",         [AGENT_SWEEP] = "SWEEP",   [AGENT_STUCK] = "STUCK",
     [AGENT_ABANDON] = "ABANDON",   [AGENT_ENDED] = "ENDED",   [AGENT_DONE] = "DONE",
     [AGENT_STOPPED] = "STOPPED",   [AGENT_LEAVE] = "LEAVE",   [AGENT_LOOK] = "LOOK",

@@ -1,5 +1,5 @@
 /* Why a program cannot be executed, in words: each case as a file, run through a real execve, and
- * judged beforehand. */
+ * checked beforehand. */
 #include "tests/lib/test.h"
 
 #include <elf.h>

@@ -77,7 +77,7 @@ static void hold_much(void)
     memset(p, 1, n);
 }
 
-static void obey(int talk, int local_rank)
+static void carry_out(int talk, int local_rank)
 {
     char what;
     pthread_t thread;
@@ -120,7 +120,7 @@ static void begin_child(int local_rank)
     c->pid = fork();
     if (c->pid == 0) {
         close(ends[0]);
-        obey(ends[1], local_rank);
+        carry_out(ends[1], local_rank);
     }
     close(ends[1]);
 }

@@ -522,7 +522,7 @@ START_TEST(a_worker_that_ends)
 }
 END_TEST
 
-/* Workers that are started anew have learnt nothing; a judgement of those before is void. */
+/* Workers that are started anew have learnt nothing; a verdict on those before is void. */
 START_TEST(workers_that_are_restarted)
 {
     steps(50, 100);
@@ -575,7 +575,7 @@ START_TEST(a_rank_without_a_cpu)
 }
 END_TEST
 
-/* A rank that is about to go on does so before the third judgement. */
+/* A rank that is about to go on does so before the third verdict. */
 START_TEST(a_suspicion_is_looked_at_again)
 {
     steps(50, 100);
@@ -689,8 +689,8 @@ START_TEST(a_busy_host_accuses_nobody)
 }
 END_TEST
 
-/* Another node suspects a hang: this one judges, though none of its workers is silent for long. */
-START_TEST(the_coordinator_judges_for_others)
+/* Another node suspects a hang: this one decides, though none of its workers is silent for long. */
+START_TEST(the_coordinator_decides_for_others)
 {
     const struct rdzv_request r = {.kind = REQUEST_SUSPECT, .suspect.left_ms = 200};
     steps(50, 1000); /* a limit of 3 s */
@@ -780,7 +780,7 @@ static Suite *suite(void)
     tcase_add_test(c, a_node_tells_the_coordinator);
     tcase_add_test(c, a_coordinator_that_does_not_react);
     tcase_add_test(c, a_busy_host_accuses_nobody);
-    tcase_add_test(c, the_coordinator_judges_for_others);
+    tcase_add_test(c, the_coordinator_decides_for_others);
     tcase_add_test(c, active_until_half_of_the_limit);
     tcase_add_test(c, a_day_without_alarms);
     suite_add_tcase(s, c);

@@ -337,7 +337,7 @@ START_TEST(reports_decide)
     for (int first = 0; first < 2; first++) {
         struct samples a = reported(first), b = reported(true);
         struct verdict v;
-        hang_judge(&a, &b, &v);
+        hang_verdict(&a, &b, &v);
         ck_assert_int_eq(v.state, HANG_HUNG);
         ck_assert(v.n == 1 && v.ranks[0] == 2);
         ck_assert_ptr_nonnull(strstr(v.text, "ranks 0, 1, 3 wait in all_reduce in group 0 #9"));

@@ -42,7 +42,7 @@ static void operation_after(struct life *l, uint64_t ns, uint64_t kind)
 
 /* A day of training: a first step of five minutes with output meanwhile, steps of 300 ms, an
  * operation of another kind in front of a checkpoint of 20 s. Only the first checkpoint is longer
- * than what was ever seen; what the worker does then clears it (hang_judge()). */
+ * than what was ever seen; what the worker does then clears it (hang_verdict()). */
 START_TEST(a_day_without_alarms)
 {
     struct life l = {.now = SECOND, .after = SECOND / 2};
@@ -414,10 +414,10 @@ static void outside(struct samples *all, char state, const char *frame, int numb
     sample_add_frame(&s->threads[0], frame);
 }
 
-static struct verdict judge_both(struct samples *a, struct samples *b)
+static struct verdict verdict_of(struct samples *a, struct samples *b)
 {
     struct verdict v;
-    hang_judge(a, b, &v);
+    hang_verdict(a, b, &v);
     samples_fini(a);
     samples_fini(b);
     return v;
@@ -428,7 +428,7 @@ START_TEST(who_is_missing)
     struct samples a = job(4, "barrier"), b = job(4, "barrier");
     outside(&a, 'S', "load (t.c:9)", 10);
     outside(&b, 'S', "load (t.c:9)", 10);
-    struct verdict v = judge_both(&a, &b);
+    struct verdict v = verdict_of(&a, &b);
     ck_assert_int_eq(v.state, HANG_HUNG);
     ck_assert_int_eq(v.n, 1);
     ck_assert_int_eq(v.ranks[0], 2);
@@ -443,32 +443,32 @@ START_TEST(a_rank_that_moves_is_suspect_only)
     struct samples a = job(4, "barrier"), b = job(4, "barrier");
     outside(&a, 'R', "compile (t.c:9)", 10);
     outside(&b, 'R', "link (t.c:12)", 10);
-    ck_assert_int_eq(judge_both(&a, &b).state, HANG_SUSPECT);
+    ck_assert_int_eq(verdict_of(&a, &b).state, HANG_SUSPECT);
     a = job(4, "barrier");
     b = job(4, "barrier");
     outside(&a, 'S', "save (t.c:9)", 10);
     outside(&b, 'S', "save (t.c:9)", 10);
     b.s[2].io_bytes = 4096; /* it writes a checkpoint */
-    ck_assert_int_eq(judge_both(&a, &b).state, HANG_SUSPECT);
+    ck_assert_int_eq(verdict_of(&a, &b).state, HANG_SUSPECT);
     a = job(4, "barrier");
     b = job(4, "barrier");
     outside(&a, 'R', "spin (t.c:9)", 10);
     outside(&b, 'R', "spin (t.c:10)", 10); /* an endless loop */
     b.s[2].active = true;
     b.s[2].cpu_ms = 90;
-    ck_assert_int_eq(judge_both(&a, &b).state, HANG_HUNG);
+    ck_assert_int_eq(verdict_of(&a, &b).state, HANG_HUNG);
     a = job(4, "barrier");
     b = job(4, "barrier");
     outside(&a, 'R', "step (t.c:9)", 10);
     outside(&b, 'R', "step (t.c:9)", 10); /* it could go on, but gets no CPU */
-    ck_assert_int_eq(judge_both(&a, &b).state, HANG_SUSPECT);
+    ck_assert_int_eq(verdict_of(&a, &b).state, HANG_SUSPECT);
     for (int active = 0; active < 2; active++) { /* its steps are longer than those of others */
         a = job(4, "barrier");
         b = job(4, "barrier");
         outside(&a, 'S', "load (t.c:9)", 10);
         outside(&b, 'S', "load (t.c:9)", 10);
         b.s[2].active = active;
-        ck_assert_int_eq(judge_both(&a, &b).state, active ? HANG_SUSPECT : HANG_HUNG);
+        ck_assert_int_eq(verdict_of(&a, &b).state, active ? HANG_SUSPECT : HANG_HUNG);
     }
 }
 END_TEST
@@ -478,14 +478,14 @@ START_TEST(a_job_that_goes_on_or_idles)
     struct samples a = job(4, "barrier"), b = job(4, "barrier");
     for (int i = 0; i < 4; i++)
         b.s[i].op.number++;
-    ck_assert_int_ne(judge_both(&a, &b).state, HANG_HUNG);
+    ck_assert_int_ne(verdict_of(&a, &b).state, HANG_HUNG);
     a = job(4, NULL);
     b = job(4, NULL);
-    ck_assert_int_eq(judge_both(&a, &b).state, HANG_NONE); /* nobody waits */
+    ck_assert_int_eq(verdict_of(&a, &b).state, HANG_NONE); /* nobody waits */
     a = job(4, "barrier");
     b = job(4, "barrier");
     b.s[1].cpu_ms = 90; /* all are in one operation, which moves much data */
-    ck_assert_int_eq(judge_both(&a, &b).state, HANG_SUSPECT);
+    ck_assert_int_eq(verdict_of(&a, &b).state, HANG_SUSPECT);
 }
 END_TEST
 
@@ -493,29 +493,29 @@ START_TEST(stopped_silent_and_odd_ranks)
 {
     struct samples a = job(4, "barrier"), b = job(4, "barrier");
     a.s[3].threads[0].state = b.s[3].threads[0].state = 'T'; /* inside of the operation */
-    struct verdict v = judge_both(&a, &b);
+    struct verdict v = verdict_of(&a, &b);
     ck_assert_int_eq(v.state, HANG_HUNG);
     ck_assert(v.n == 1 && v.ranks[0] == 3);
     a = job(4, "barrier");
     b = job(4, "barrier");
     a.s[1].silent = b.s[1].silent = true;
-    v = judge_both(&a, &b);
+    v = verdict_of(&a, &b);
     ck_assert(v.state == HANG_HUNG && v.n == 1 && v.ranks[0] == 1 && v.silent);
     ck_assert_ptr_nonnull(strstr(v.text, "its node does not answer"));
     a = job(4, "barrier");
     b = job(4, "barrier");
     b.s[1].silent = true; /* its node has answered before */
-    ck_assert_int_eq(judge_both(&a, &b).state, HANG_SUSPECT);
+    ck_assert_int_eq(verdict_of(&a, &b).state, HANG_SUSPECT);
     a = job(4, "barrier");
     b = job(4, "barrier");
     snprintf(a.s[0].op.text, sizeof(a.s[0].op.text), "recv");
     snprintf(b.s[0].op.text, sizeof(b.s[0].op.text), "recv");
-    v = judge_both(&a, &b);
+    v = verdict_of(&a, &b);
     ck_assert(v.state == HANG_HUNG && v.n == 1 && v.ranks[0] == 0);
     ck_assert_ptr_nonnull(strstr(v.text, "waits in recv #5 instead"));
     a = job(4, "barrier");
     b = job(4, "barrier");
-    v = judge_both(&a, &b);
+    v = verdict_of(&a, &b);
     ck_assert(v.state == HANG_HUNG && v.n == 0);
     ck_assert_str_eq(v.text, "ranks 0-3 wait in barrier #5, at main (t.c:1)");
 }
@@ -526,7 +526,7 @@ START_TEST(a_rank_without_a_cpu)
 {
     struct samples a = job(4, "barrier"), b = job(4, "barrier");
     b.s[1].threads[0].state = 'R';
-    ck_assert_int_eq(judge_both(&a, &b).state, HANG_SUSPECT);
+    ck_assert_int_eq(verdict_of(&a, &b).state, HANG_SUSPECT);
     for (int state = 0; state < 2; state++) { /* it, and rank 3 behind it, are an operation late */
         a = job(4, "barrier");
         b = job(4, "barrier");
@@ -536,7 +536,7 @@ START_TEST(a_rank_without_a_cpu)
         }
         a.s[0].op.seq = b.s[0].op.seq = a.s[2].op.seq = b.s[2].op.seq = 5;
         b.s[1].threads[0].state = state ? 'R' : 'S';
-        struct verdict v = judge_both(&a, &b);
+        struct verdict v = verdict_of(&a, &b);
         ck_assert_int_eq(v.state, state ? HANG_SUSPECT : HANG_HUNG);
     }
 }
@@ -560,7 +560,7 @@ static struct samples unrecorded(int n, const char *odd)
 START_TEST(operations_that_are_not_recorded)
 {
     struct samples a = unrecorded(4, "save (t.py:9)"), b = unrecorded(4, "save (t.py:9)");
-    struct verdict v = judge_both(&a, &b);
+    struct verdict v = verdict_of(&a, &b);
     ck_assert(v.state == HANG_HUNG && v.n == 1 && v.ranks[0] == 2);
     ck_assert_ptr_nonnull(strstr(v.text, "at save (t.py:9); ranks 0, 1, 3 wait in all_reduce"));
     a = unrecorded(2, "");
@@ -568,7 +568,7 @@ START_TEST(operations_that_are_not_recorded)
     sample_drop_frames(&b.s[1].threads[0]); /* one each: nobody is the odd one out */
     sample_add_frame(&b.s[1].threads[0], "save (t.py:9)");
     sample_add_frame(&b.s[1].threads[0], "all_reduce (distributed_c10d.py:9)");
-    v = judge_both(&a, &b);
+    v = verdict_of(&a, &b);
     ck_assert(v.state == HANG_HUNG && v.n == 0);
     a = unrecorded(4, "save (t.py:9)");
     b = unrecorded(4, "save (t.py:9)");
@@ -578,11 +578,11 @@ START_TEST(operations_that_are_not_recorded)
     sample_add_frame(&b.s[2].threads[0], "evaluate (t.py:9)");
     for (int i = 0; i < 4; i++)
         b.s[i].active = i != 2; /* they have just come, the other one computes */
-    ck_assert_int_ne(judge_both(&a, &b).state, HANG_HUNG);
+    ck_assert_int_ne(verdict_of(&a, &b).state, HANG_HUNG);
     a = unrecorded(4, "step (t.py:5)");
     b = unrecorded(4, "step (t.py:5)");
     b.s[1].io_bytes = 4096; /* the operation goes on */
-    ck_assert_int_eq(judge_both(&a, &b).state, HANG_SUSPECT);
+    ck_assert_int_eq(verdict_of(&a, &b).state, HANG_SUSPECT);
 }
 END_TEST
 

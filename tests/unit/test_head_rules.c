@@ -61,7 +61,7 @@ static void begin(size_t nhosts, int min, int max, int spares)
 static void ends(size_t host, int status, uint64_t epoch)
 {
     struct frame_exit x = {status, epoch != 0, epoch, 1};
-    head_rules_told(r, host, &x, status != 0);
+    head_rules_ended(r, host, &x, status != 0);
     head_rules_check(r);
     head_rules_closed(r, host, "");
     head_rules_check(r);
@@ -158,7 +158,7 @@ START_TEST(launchers_alone)
 {
     begin(3, 3, 3, 0);
     struct frame_exit killed = {.status = 137};
-    head_rules_told(r, 0, &killed, false);
+    head_rules_ended(r, 0, &killed, false);
     expect(137, HEAD_NO_HOST);
     ends(2, 1, 0);
     ends(1, 3, 0);
@@ -178,7 +178,7 @@ START_TEST(a_refusal_ends_the_job)
     head_rules_ready(r, 0);
     ck_assert_str_eq(done(), "plan");
     struct frame_exit refused = {.status = 2};
-    head_rules_told(r, 1, &refused, false);
+    head_rules_ended(r, 1, &refused, false);
     ck_assert_str_eq(done(), "signal 0 15");
     ck_assert(head_rules_ends(r));
     ends(0, 143, 7);
@@ -187,7 +187,7 @@ START_TEST(a_refusal_ends_the_job)
     open_job(3, 1, 3, 0); /* the others suffice */
     for (size_t i = 0; i < 3; i++)
         head_rules_ready(r, i);
-    head_rules_told(r, 1, &refused, false);
+    head_rules_ended(r, 1, &refused, false);
     ck_assert_str_eq(done(), "plan");
     ends(0, 0, 7);
     ends(2, 0, 7);
@@ -357,7 +357,7 @@ START_TEST(any_order)
             case 3:
             case 4: {
                 size_t before = head_rules_teller(r);
-                head_rules_told(r, host, &x, code != 0);
+                head_rules_ended(r, host, &x, code != 0);
                 if (head_rules_teller(r) == host && before != host && x.decided) {
                     /* a later coordinator's, or another result of the same by an earlier host */
                     ck_assert(x.epoch > best || (x.epoch == best && host < before));

@@ -1,5 +1,5 @@
 /* The conversation with dlaunch-inspect, and a launcher whose dlaunch-inspect is missing, dies,
- * hangs or talks rubbish: each worker gets its sample, or one line that says why there is none. */
+ * hangs or talks garbage: each worker gets its sample, or one line that says why there is none. */
 #include "tests/lib/test.h"
 
 #include <stdio.h>
@@ -266,8 +266,8 @@ static const struct {
     {"exec cat /dev/zero", "no stack: dlaunch-inspect wrote a line of more than 1024 bytes",
      "no stack: dlaunch-inspect wrote a line of more than 1024 bytes"},
     {"echo dlaunch-inspect 1; echo sample 3 103; echo thread 1 S 0 x; echo frame main; echo done; "
-     "exec yes rubbish",
-     NULL, "no stack: \"rubbish\" is no answer of dlaunch-inspect"},
+     "exec yes garbage",
+     NULL, "no stack: \"garbage\" is no answer of dlaunch-inspect"},
     {"echo dlaunch-inspect 7; exec sleep 1000",
      "no stack: dlaunch-inspect of another build: protocol 7, not 1",
      "no stack: dlaunch-inspect of another build: protocol 7, not 1"},

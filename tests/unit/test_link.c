@@ -260,11 +260,11 @@ END_TEST
  */
 static int end_of_peer(void)
 {
-    const struct timeval patience = {.tv_sec = 10};
+    const struct timeval timeout = {.tv_sec = 10};
     char sink[4096];
     ssize_t n;
     fcntl(peer, F_SETFL, 0);
-    setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
     while ((n = recv(peer, sink, sizeof(sink), 0)) > 0)
         ;
     return n < 0 ? errno : 0;

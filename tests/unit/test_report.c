@@ -389,7 +389,7 @@ START_TEST(ends_without_a_failure)
 }
 END_TEST
 
-START_TEST(hostile_text_is_shown_not_obeyed)
+START_TEST(hostile_text_is_escaped)
 {
     struct failure *f = failed(0, FAILURE_EXIT, 0, 0);
     f->exit_code = 3;
@@ -648,7 +648,7 @@ static Suite *suite(void)
     tcase_add_test(tc, not_even_started);
     tcase_add_test(tc, a_node_that_was_lost);
     tcase_add_test(tc, ends_without_a_failure);
-    tcase_add_test(tc, hostile_text_is_shown_not_obeyed);
+    tcase_add_test(tc, hostile_text_is_escaped);
     tcase_add_test(tc, lines_are_broken_between_words);
     tcase_add_test(tc, colour_only_when_asked_for);
     tcase_add_test(tc, hints);

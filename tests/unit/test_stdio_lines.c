@@ -156,7 +156,7 @@ START_TEST(line_to_a_pipe_waits_for_its_end)
     struct ends a = open_worker(&f, 0, shown("[a]:"), shown(NULL));
     struct ends b = open_worker(&f, 1, shown("[b]:"), shown(NULL));
     say(a.out, "half");
-    uint64_t pause = mono_ns() + 2 * STREAM_PATIENCE_NS;
+    uint64_t pause = mono_ns() + 2 * STREAM_HOLD_NS;
     UNTIL(&f, mono_ns() > pause, "no time passes");
     say(b.out, "mine\n");
     UNTIL(&f, strchr(text(&f.out), '\n'), "the other's line is not shown");

@@ -342,7 +342,7 @@ START_TEST(one_byte_at_a_time_is_linear)
     ck_assert_int_gt(store_decoder_next(&d, &r), 0);
     ck_assert_uint_eq(r.count, 131072);
     ck_assert_int_eq(store_decoder_next(&d, &r), 0);
-    ck_assert_uint_eq(d.pending.cap, 0); /* a large buffer is not kept */
+    ck_assert_uint_eq(d.partial.cap, 0); /* a large buffer is not kept */
     store_decoder_fini(&d);
     buf_fini(&b);
     buf_fini(&items);
@@ -351,16 +351,16 @@ END_TEST
 
 /* --- Limits ------------------------------------------------------------------------------------*/
 
-/* Feeds the decoder an incomplete request and returns its result; *pending: the memory that it
+/* Feeds the decoder an incomplete request and returns its result; *kept: the memory that it
  * reserved. */
-static int begin(const struct buf *b, size_t *pending)
+static int begin(const struct buf *b, size_t *kept)
 {
     struct store_decoder d;
     struct store_request r;
     open_decoder(&d, STORE_NEWEST);
     store_decoder_feed(&d, b->data, b->len);
     int rc = store_decoder_next(&d, &r);
-    *pending = d.pending.cap;
+    *kept = d.partial.cap;
     store_decoder_fini(&d);
     return rc;
 }
@@ -389,13 +389,13 @@ START_TEST(limits_are_checked_before_the_bytes_come)
             uint64_t n = (uint64_t[]){limits[i].max, limits[i].max + 1, 1ull << 32, INT64_MAX,
                                       UINT64_MAX}[k];
             struct buf b = BUF_INIT;
-            size_t pending;
+            size_t kept;
             put_hex(&b, limits[i].head);
             buf_u64(&b, n);
-            int rc = begin(&b, &pending);
+            int rc = begin(&b, &kept);
             ck_assert_msg(rc == (k ? -(int)limits[i].above : 0), "%s %llu: %d", limits[i].what,
                           (unsigned long long)n, rc);
-            ck_assert_uint_le(pending, 256);
+            ck_assert_uint_le(kept, 256);
             buf_fini(&b);
         }
 }
@@ -405,7 +405,7 @@ START_TEST(a_call_is_limited_as_a_whole)
 {
     struct buf b = BUF_INIT;
     uint8_t *zeros = xcalloc(1, STORE_VALUE_MAX);
-    size_t pending;
+    size_t kept;
     /* Two values of half the size still fit, with little to spare. */
     put_hex(&b, "0B 03 00 00 00 00 00 00 00");
     for (int i = 0; i < 2; i++) {
@@ -414,10 +414,10 @@ START_TEST(a_call_is_limited_as_a_whole)
     }
     store_items_put(&b, "k", 1);
     buf_u64(&b, 65000);
-    ck_assert_int_eq(begin(&b, &pending), 0);
+    ck_assert_int_eq(begin(&b, &kept), 0);
     b.len -= 8;
     buf_u64(&b, 66000);
-    ck_assert_int_eq(begin(&b, &pending), -STORE_ERR_CALL_LENGTH);
+    ck_assert_int_eq(begin(&b, &kept), -STORE_ERR_CALL_LENGTH);
     buf_fini(&b);
     free(zeros);
 }

@@ -93,7 +93,7 @@ START_TEST(started_after_a_start_that_failed)
     loop_run_until(&loop, &g_exited, 10, "it has ended");
     worker_env_shared_free(env);
     stdio_pump_close(ctx.pump, &(struct stdio_pump_end){
-                                   .patience = -1, .on_closed = on_pump_closed, .arg = &closed});
+                                   .unread_s = -1, .on_closed = on_pump_closed, .arg = &closed});
     loop_run_until(&loop, &closed, 10, "the pump is closed");
     closed = false;
     reaper_close(ctx.reaper, on_closed, &closed);

@@ -1,4 +1,4 @@
-#include "core/patient.h"
+#include "core/timed_call.h"
 
 #include <pthread.h>
 #include <stdint.h>
@@ -11,7 +11,7 @@
 
 /* The owner and the thread of a call share the struct; the one that is done last frees the
  * struct. */
-struct patient {
+struct timed_calls {
     pthread_mutex_t lock; /* protects what follows, and `given_up` of the call */
     pthread_cond_t returned;
     int users;
@@ -19,7 +19,7 @@ struct patient {
 };
 
 struct call {
-    struct patient *p;
+    struct timed_calls *p;
     void (*work)(void *arg);
     void *arg;
     void (*drop)(void *arg);
@@ -27,7 +27,7 @@ struct call {
 };
 
 /* Called with the lock held; releases the lock. */
-static void release(struct patient *p)
+static void release(struct timed_calls *p)
 {
     bool last = --p->users == 0;
     pthread_mutex_unlock(&p->lock);
@@ -41,7 +41,7 @@ static void release(struct patient *p)
 static void *make_call(void *arg)
 {
     struct call *c = arg;
-    struct patient *p = c->p;
+    struct timed_calls *p = c->p;
     c->work(c->arg);
     pthread_mutex_lock(&p->lock);
     bool given_up = c->given_up; /* else the caller frees the call */
@@ -55,9 +55,9 @@ static void *make_call(void *arg)
     return NULL;
 }
 
-struct patient *patient_new(void)
+struct timed_calls *timed_calls_new(void)
 {
-    struct patient *p = xcalloc(1, sizeof(*p));
+    struct timed_calls *p = xcalloc(1, sizeof(*p));
     pthread_condattr_t monotonic;
     p->users = 1;
     pthread_mutex_init(&p->lock, NULL);
@@ -69,7 +69,7 @@ struct patient *patient_new(void)
 }
 
 /* Called with the lock. True: the call has returned. */
-static bool await(struct patient *p, int ms)
+static bool await(struct timed_calls *p, int ms)
 {
     uint64_t until = mono_ns() + (uint64_t)ms * 1000000u;
     const struct timespec ts = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
@@ -80,7 +80,7 @@ static bool await(struct patient *p, int ms)
 
 /* Whether a thread makes the call; else the call is dropped, or was made by this function
  * (*done). */
-static bool begin(struct patient *p, struct call *c, bool *done)
+static bool begin(struct timed_calls *p, struct call *c, bool *done)
 {
     pthread_mutex_lock(&p->lock);
     bool busy = p->busy;
@@ -101,12 +101,12 @@ static bool begin(struct patient *p, struct call *c, bool *done)
     return false;
 }
 
-bool patient_call(struct patient *p, void (*work)(void *arg), void *arg, void (*drop)(void *arg),
-                  int ms)
+bool timed_call(struct timed_calls *p, void (*work)(void *arg), void *arg, void (*drop)(void *arg),
+                int ms)
 {
     bool done;
     struct call *c = xmalloc(sizeof(*c));
-    struct patient *own = p ? NULL : patient_new();
+    struct timed_calls *own = p ? NULL : timed_calls_new();
     p = p ? p : own;
     *c = (struct call){.p = p, .work = work, .arg = arg, .drop = drop};
     if (begin(p, c, &done)) {
@@ -117,11 +117,11 @@ bool patient_call(struct patient *p, void (*work)(void *arg), void *arg, void (*
         if (done)
             free(c);
     }
-    patient_free(own);
+    timed_calls_free(own);
     return done;
 }
 
-void patient_free(struct patient *p)
+void timed_calls_free(struct timed_calls *p)
 {
     if (!p)
         return;

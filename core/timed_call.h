@@ -1,24 +1,24 @@
-/* patient.h: calls that may not return, such as a read of a file whose server does not answer. A
+/* timed_call.h: calls that may not return, such as a read of a file whose server does not answer. A
  * thread of its own makes each call, and the caller waits for the end of the call up to a limit. */
-#ifndef CORE_PATIENT_H
-#define CORE_PATIENT_H
+#ifndef CORE_TIMED_CALL_H
+#define CORE_TIMED_CALL_H
 
 #include <stdbool.h>
 
 /* Remembers whether a call has not returned, for calls that would be answered by the same server.
  */
-struct patient;
+struct timed_calls;
 
-struct patient *patient_new(void);
+struct timed_calls *timed_calls_new(void);
 
 /* Calls work(arg), and waits up to ms for the end of the call. True: the work is done. False: the
  * work is not done, or not even begun because an earlier call of `p` has not returned; arg no
  * longer belongs to the caller, and drop(arg) disposes of arg when the work has ended after all. p
  * NULL: no earlier call counts. Where no thread can be had, the calling thread does the work: not
  * to look at the file at all would be worse. */
-bool patient_call(struct patient *p, void (*work)(void *arg), void *arg, void (*drop)(void *arg),
-                  int ms);
+bool timed_call(struct timed_calls *p, void (*work)(void *arg), void *arg, void (*drop)(void *arg),
+                int ms);
 
-void patient_free(struct patient *p); /* NULL is allowed; calls may still be under way */
+void timed_calls_free(struct timed_calls *p); /* NULL is allowed; calls may still be under way */
 
 #endif

@@ -145,6 +145,45 @@ def case_sparse():
     same(model.module.weight.grad.to_dense(), want, exact=False)
 
 
+def case_lists():
+    """Several tensors of each rank in one operation, as the backend itself takes them, and gloo's."""
+    if not OWN:
+        return
+    backend = dist.new_group()._get_backend(torch.device("cpu"))
+    places = {"plain": lambda x: x, "column": lambda x: torch.stack([x, x], -1)[..., 0]}
+    for place in places.values():
+        all_of = [[place(value(r, (2, 3), torch.int64, seed)) for seed in range(3)] for r in range(SIZE)]
+        for op in (ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR):
+            opts, mine = dist.AllreduceOptions(), [x.clone() for x in all_of[RANK]]
+            opts.reduceOp = op
+            backend.allreduce(mine, opts).wait()
+            for x in mine:
+                same(x, reduced(op, [x for parts in all_of for x in parts]))
+        for root in range(SIZE):
+            opts, mine = dist.BroadcastOptions(), [x.clone() for x in all_of[RANK]]
+            opts.rootRank, opts.rootTensor = root, 1
+            backend.broadcast(mine, opts).wait()
+            for x in mine:
+                same(x, all_of[root][1])
+        outs = [[place(torch.zeros(2, 3, dtype=torch.int64)) for _ in range(3 * SIZE)] for _ in range(3)]
+        got = backend.allgather(outs, all_of[RANK]).get_future().wait()
+        for lists in (outs, got):
+            for one in lists:
+                for i, x in enumerate(one):
+                    same(x, all_of[i // 3][i % 3])
+    for call, word in ((lambda: backend.allreduce([]), "non-empty tensor list"),
+                       (lambda: backend.allreduce([torch.zeros(2), torch.zeros(3)]), "invalid tensor size"),
+                       (lambda: backend.allreduce([torch.zeros(2), torch.zeros(2).int()]), "invalid tensor type"),
+                       (lambda: backend.broadcast(torch.zeros(2), SIZE), "invalid root rank"),
+                       (lambda: backend.allgather([[torch.zeros(2)]], []), "non-empty input tensor list"),
+                       (lambda: backend.allgather([[torch.zeros(2)] * (SIZE + 1)], [torch.zeros(2)]), "output tensor list")):
+        try:
+            call()
+            raise AssertionError("accepted: " + word)
+        except RuntimeError as e:
+            assert word in str(e), e
+
+
 def case_strided():
     for make in (lambda x: x.t(), lambda x: x[::2], lambda x: x[:, 1:3]):
         x = make(value(RANK, (8, 6), torch.float32))

@@ -93,7 +93,8 @@ class Operation final : public Item, public std::enable_shared_from_this<Operati
     Tensors kept;                                // used until it is complete
     std::vector<std::pair<Tensor, Tensor>> back; // what is copied, to where and from where
     std::shared_ptr<void> reduction;             // likewise used
-    Tensors outputs;                             // the future's value
+    Tensors outputs;                             // the future's value,
+    std::vector<Tensors> lists;                  // or these, if there are any
     std::function<void()> on_end;
 
     // Without a handle: in the calling thread. Throws what has gone wrong.
@@ -278,7 +279,7 @@ class Operation final : public Item, public std::enable_shared_from_this<Operati
         if (error_)
             future->setError(error_);
         else
-            future->markCompleted(c10::IValue(outputs));
+            future->markCompleted(lists.empty() ? c10::IValue(outputs) : c10::IValue(lists));
     }
 
     std::exception_ptr result(int code) noexcept

@@ -165,9 +165,26 @@ class Place
         return p;
     }
 
+    // When the operation is complete, what `from` holds then.
+    void copy_to(const Tensor &to, const Tensor &from)
+    {
+        write_back(to, from);
+    }
+    // A tensor has been added; the others of its list get what it holds then.
+    void copy_to_others(const Tensors &list, const Tensor &added)
+    {
+        Tensor data = kept.front();
+        inputs = list;
+        for (const Tensor &t : list) {
+            if (!t.is_same(added))
+                write_back(t, data);
+        }
+    }
+
     Tensors kept;
-    Tensors inputs;       // for the profiler
-    bool is_part = false; // of an operation that has an event of the profiler's already
+    std::vector<Tensors> lists; // the results, where the call gave several lists
+    Tensors inputs;             // for the profiler
+    bool is_part = false;       // of an operation that has an event of the profiler's already
     std::vector<std::pair<Tensor, Tensor>> back; // to where, and from where
     std::shared_ptr<void> reduction;
     int *peer = nullptr; // where a receive from any rank says whose message it was

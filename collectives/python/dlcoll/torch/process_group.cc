@@ -3,6 +3,7 @@
 // Main path: torch.distributed.all_reduce(t) -> Group::allreduce() -> dlcoll_all_reduce() on the
 // memory of t.
 //
+//     checks.h      what the arguments of an operation must be
 //     types.h       types, reductions, texts of failures
 //     place.h       where the data of an operation lies, and what is copied
 //     completer.h   threads for what nobody waits for
@@ -19,6 +20,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/utils/pybind.h>
 
+#include "checks.h"
 #include "meeting.h"
 #include "place.h"
 #include "sparse.h"
@@ -179,9 +181,13 @@ class Group final : public c10d::Backend
 
     WorkPtr broadcast(Tensors &ts, const c10d::BroadcastOptions &o) override
     {
-        const Tensor &t = only(ts, "broadcast");
+        check_root(o.rootRank, size_, "broadcast");
+        const Tensor &t = root_tensor(ts, o.rootTensor, "broadcast");
+        check_alike(ts, "broadcast");
+        check_tensor(t, "broadcast");
         Type type = type_of(t, true);
         Place p(t, t, nullptr);
+        p.copy_to_others(ts, t);
         return run(OpType::BROADCAST, o.timeout, o.asyncOp, ts, p,
                    [&](auto *c, auto *opts, auto **w) {
                        return dlcoll_broadcast(p.in(), p.out(), count_of(t, type), type.dtype,
@@ -191,12 +197,14 @@ class Group final : public c10d::Backend
 
     WorkPtr allreduce(Tensors &ts, const c10d::AllreduceOptions &o) override
     {
-        if (!ts.empty() && ts[0].is_sparse())
+        check_alike(ts, "all_reduce");
+        if (ts[0].is_sparse())
             return allreduce_sparse(ts, o);
-        const Tensor &t = only(ts, "all_reduce");
-        Type type = type_of(t, false);
-        auto op = std::make_shared<Reduction>(o.reduceOp, t, type.dtype);
+        Type type = type_of(ts[0], false);
+        auto op = std::make_shared<Reduction>(o.reduceOp, ts[0], type.dtype);
+        Tensor t = ts.size() == 1 ? ts[0] : reduced_here(ts, o.reduceOp);
         Place p(t, t, nullptr);
+        p.copy_to_others(ts, t);
         p.reduction = op;
         return run(OpType::ALLREDUCE, o.timeout, o.asyncOp, ts, p,
                    [&](auto *c, auto *opts, auto **w) {
@@ -207,18 +215,14 @@ class Group final : public c10d::Backend
 
     WorkPtr allreduce_sparse(Tensors &ts, const c10d::AllreduceOptions &o) override
     {
-        TORCH_CHECK_VALUE(!ts.empty(), "dlcoll: all_reduce needs a tensor");
-        TORCH_CHECK_VALUE(o.reduceOp == c10d::ReduceOp::SUM,
-                          "dlcoll: all_reduce of sparse tensors: the only reduction is SUM");
-        for (const Tensor &t : ts) {
-            TORCH_CHECK_VALUE(
-                t.is_sparse() && t.device().is_cpu() && t.sizes() == ts[0].sizes() &&
-                    t.scalar_type() == ts[0].scalar_type(),
-                "dlcoll: all_reduce: all tensors of a list must be sparse, on the CPU, "
-                "and of one type and size");
-            TORCH_CHECK_VALUE(t.dim() <= SparseShape::kDims, "dlcoll: a sparse tensor has at most ",
-                              SparseShape::kDims, " dimensions");
-        }
+        const char *name = "all_reduce";
+        check_alike(ts, name);
+        require(ts[0].is_sparse() && ts[0].device().is_cpu(), name,
+                "tensors must be sparse, and on the CPU");
+        require(o.reduceOp == c10d::ReduceOp::SUM, name, "unsupported reduction operation ",
+                "(all_reduce of sparse tensors only works with ReduceOp.SUM)");
+        require(ts[0].dim() <= SparseShape::kDims, name, "a sparse tensor has at most ",
+                SparseShape::kDims, " dimensions");
         Millis timeout(millis(o.timeout));
         std::string title = at::hasCallbacks() ? name_ + ":sparse_all_reduce" : "";
         auto work = c10::make_intrusive<SparseWork>(rank_, title.empty() ? nullptr : title.c_str(),
@@ -231,7 +235,7 @@ class Group final : public c10d::Backend
 
     WorkPtr allreduce_coalesced(Tensors &ts, const c10d::AllreduceCoalescedOptions &o) override
     {
-        TORCH_CHECK(!ts.empty(), "dlcoll: all_reduce_coalesced needs a tensor");
+        check_all_reduce_coalesced(ts);
         Type type = type_of(ts[0], false);
         auto op = std::make_shared<Reduction>(o.reduceOp, ts[0], type.dtype);
         Place p;
@@ -239,9 +243,6 @@ class Group final : public c10d::Backend
         p.inputs = ts;
         std::vector<dlcoll_span> spans;
         for (const Tensor &t : ts) {
-            check_tensor(t, "all_reduce_coalesced");
-            TORCH_CHECK(t.scalar_type() == ts[0].scalar_type(),
-                        "dlcoll: all tensors must have one type");
             void *data = p.add(t, true);
             spans.push_back({data, data, count_of(t, type)});
         }
@@ -254,6 +255,8 @@ class Group final : public c10d::Backend
 
     WorkPtr reduce(Tensors &ts, const c10d::ReduceOptions &o) override
     {
+        check_root(o.rootRank, size_, "reduce");
+        root_tensor(ts, o.rootTensor, "reduce");
         const Tensor &t = only(ts, "reduce");
         Type type = type_of(t, false);
         auto op = std::make_shared<Reduction>(o.reduceOp, t, type.dtype);
@@ -268,7 +271,10 @@ class Group final : public c10d::Backend
     WorkPtr allgather(std::vector<Tensors> &outs, Tensors &ins,
                       const c10d::AllgatherOptions &o) override
     {
-        return all_gather_list(outs, only(ins, "all_gather"), ins, o);
+        check_all_gather(outs, ins, size_);
+        if (ins.size() > 1)
+            return all_gather_many(outs, ins, o);
+        return all_gather_list(outs, ins[0], ins, o);
     }
 
     // One all_gather; `inputs`: those of all for the profiler, none: the operation has its event
@@ -276,8 +282,6 @@ class Group final : public c10d::Backend
     WorkPtr all_gather_list(std::vector<Tensors> &outs, const Tensor &in, const Tensors &inputs,
                             const c10d::AllgatherOptions &o)
     {
-        check_tensor(in, "all_gather");
-        check_lists(outs, in, "all_gather");
         Type type = type_of(in, true);
         Place p;
         p.inputs = inputs;
@@ -291,10 +295,35 @@ class Group final : public c10d::Backend
                    });
     }
 
+    // Of several inputs of each rank: every list of outputs gets those of all ranks.
+    WorkPtr all_gather_many(std::vector<Tensors> &outs, const Tensors &ins,
+                            const c10d::AllgatherOptions &o)
+    {
+        Type type = type_of(ins[0], true);
+        Place p;
+        Tensors flat;
+        for (const Tensor &t : ins)
+            flat.push_back(t.reshape({-1}));
+        Tensor mine = at::cat(flat), all = at::empty({mine.numel() * size_}, mine.options());
+        p.inputs = ins;
+        p.lists = outs;
+        const void *send = p.add(mine, false);
+        void *recv = p.add(all, false);
+        for (const Tensors &list : outs) {
+            for (size_t i = 0; i < list.size(); i++)
+                p.copy_to(list[i], all.narrow(0, int64_t(i) * ins[0].numel(), ins[0].numel())
+                                       .view(ins[0].sizes()));
+        }
+        return run(OpType::ALLGATHER, o.timeout, o.asyncOp, outs[0], p,
+                   [&](auto *c, auto *opts, auto **w) {
+                       return dlcoll_all_gather(send, recv, count_of(mine, type), type.dtype, c,
+                                                opts, w);
+                   });
+    }
+
     WorkPtr _allgather_base(Tensor &out, Tensor &in, const c10d::AllgatherOptions &o) override
     {
-        check_tensor(in, "all_gather_into_tensor");
-        check_sizes(out, in, "all_gather_into_tensor");
+        check_sizes(out, in, size_, "all_gather_into_tensor");
         Type type = type_of(in, true);
         Place p(in, out, static_cast<char *>(out.data_ptr()) + size_t(rank_) * in.nbytes());
         Tensors result{out};
@@ -319,8 +348,7 @@ class Group final : public c10d::Backend
     WorkPtr allgather_coalesced(std::vector<Tensors> &outs, Tensors &ins,
                                 const c10d::AllgatherOptions &o) override
     {
-        TORCH_CHECK(outs.size() == size_t(size_) && !ins.empty(),
-                    "dlcoll: all_gather_coalesced needs a list of outputs for each rank");
+        check_all_gather_coalesced(outs, ins, size_);
         WorkPtr last;
         for (size_t i = 0; i < ins.size(); i++) {
             std::vector<Tensors> out(1);
@@ -333,7 +361,8 @@ class Group final : public c10d::Backend
 
     WorkPtr gather(std::vector<Tensors> &outs, Tensors &ins, const c10d::GatherOptions &o) override
     {
-        const Tensor &in = only(ins, "gather");
+        check_root(o.rootRank, size_, "gather");
+        const Tensor &in = only(ins, "gather", "input tensor list");
         Type type = type_of(in, true);
         bool root = o.rootRank == rank_;
         Place p;
@@ -341,11 +370,10 @@ class Group final : public c10d::Backend
         const void *send = p.add(in, false);
         Parts parts;
         if (root) {
-            check_lists(outs, in, "gather");
+            check_list(outs, size_, in, "gather", "output");
             parts = p.add_parts(outs[0], type, true);
         } else {
-            TORCH_CHECK_VALUE(outs.empty(),
-                              "ProcessGroupDlcoll::gather: requires empty output on non-root");
+            require(outs.empty(), "gather", "requires empty output on non-root");
         }
         Tensors result = root ? outs[0] : Tensors{};
         return run(OpType::GATHER, o.timeout, o.asyncOp, result, p,
@@ -360,19 +388,19 @@ class Group final : public c10d::Backend
     WorkPtr scatter(Tensors &outs, std::vector<Tensors> &ins,
                     const c10d::ScatterOptions &o) override
     {
-        const Tensor &out = only(outs, "scatter");
+        check_root(o.rootRank, size_, "scatter");
+        const Tensor &out = only(outs, "scatter", "output tensor list");
         Type type = type_of(out, true);
         bool root = o.rootRank == rank_;
         Place p;
         void *recv = p.add(out, true);
         Parts parts;
         if (root) {
-            check_lists(ins, out, "scatter");
+            check_list(ins, size_, out, "scatter", "input");
             parts = p.add_parts(ins[0], type, false);
             p.inputs = ins[0];
         } else {
-            TORCH_CHECK_VALUE(ins.empty(),
-                              "ProcessGroupDlcoll::scatter: requires empty input on non-root");
+            require(ins.empty(), "scatter", "requires empty input on non-root");
         }
         return run(OpType::SCATTER, o.timeout, o.asyncOp, outs, p,
                    [&](auto *c, auto *opts, auto **w) {
@@ -387,7 +415,7 @@ class Group final : public c10d::Backend
                            const c10d::ReduceScatterOptions &o) override
     {
         const Tensor &out = only(outs, "reduce_scatter");
-        check_lists(ins, out, "reduce_scatter", false);
+        check_list(ins, size_, out, "reduce_scatter", "input", false);
         Type type = type_of(out, false);
         auto op = std::make_shared<Reduction>(o.reduceOp, out, type.dtype);
         Tensors flat;
@@ -411,8 +439,7 @@ class Group final : public c10d::Backend
     WorkPtr _reduce_scatter_base(Tensor &out, Tensor &in,
                                  const c10d::ReduceScatterOptions &o) override
     {
-        check_tensor(out, "reduce_scatter_tensor");
-        check_sizes(in, out, "reduce_scatter_tensor");
+        check_sizes(in, out, size_, "reduce_scatter_tensor");
         Type type = type_of(out, false);
         auto op = std::make_shared<Reduction>(o.reduceOp, out, type.dtype);
         Place p(in, out, static_cast<char *>(out.data_ptr()) - size_t(rank_) * out.nbytes());
@@ -561,45 +588,10 @@ class Group final : public c10d::Backend
     }
 
   private:
-    static void check_tensor(const Tensor &t, const char *name)
+    static const Tensor &root_tensor(const Tensors &ts, int64_t root, const char *name)
     {
-        TORCH_CHECK(t.layout() == at::kStrided, "dlcoll: ", name,
-                    ": sparse tensors are not supported: use ", "to_dense(), or the backend gloo");
-        TORCH_CHECK(t.device().is_cpu(), "dlcoll: ", name, ": tensors must be on the CPU, not on ",
-                    t.device(), ": use the backend cpu:dlcoll,cuda:nccl");
-    }
-
-    static const Tensor &only(const Tensors &ts, const char *name)
-    {
-        TORCH_CHECK_VALUE(ts.size() == 1, "ProcessGroupDlcoll::", name,
-                          ": requires a single-element tensor list");
-        check_tensor(ts[0], name);
-        return ts[0];
-    }
-
-    void check_lists(const std::vector<Tensors> &lists, const Tensor &part, const char *name,
-                     bool equal = true) const
-    {
-        TORCH_CHECK_VALUE(lists.size() == 1 && lists[0].size() == size_t(size_),
-                          "ProcessGroupDlcoll::", name, ": requires one list of ", size_,
-                          " tensors");
-        for (const Tensor &t : lists[0]) {
-            check_tensor(t, name);
-            TORCH_CHECK_VALUE(t.scalar_type() == part.scalar_type(), "ProcessGroupDlcoll::", name,
-                              ": tensors have different types");
-            TORCH_CHECK_VALUE(!equal || t.numel() == part.numel(), "ProcessGroupDlcoll::", name,
-                              ": tensors have different sizes");
-        }
-    }
-
-    void check_sizes(const Tensor &whole, const Tensor &part, const char *name) const
-    {
-        check_tensor(whole, name);
-        TORCH_CHECK(whole.scalar_type() == part.scalar_type(), "dlcoll: ", name,
-                    ": tensors have different types");
-        TORCH_CHECK(whole.numel() == part.numel() * size_, "dlcoll: ", name,
-                    ": the larger tensor must have ", size_,
-                    " times as many elements as the smaller one");
+        require(root >= 0 && root < int64_t(ts.size()), name, "invalid root tensor: ", root);
+        return ts[size_t(root)];
     }
 
     std::vector<size_t> split(const Tensor &t, const std::vector<int64_t> &splits,
@@ -672,6 +664,7 @@ class Group final : public c10d::Backend
         p.peer = &op.peer;
         op.kept = std::move(p.kept);
         op.back = std::move(p.back);
+        op.lists = std::move(p.lists);
         op.reduction = std::move(p.reduction);
         if (!async) {
             op.run(call(comm->comm, &opts, static_cast<dlcoll_work **>(nullptr)));

@@ -2,6 +2,7 @@
 #ifndef DLCOLL_TORCH_TYPES_H
 #define DLCOLL_TORCH_TYPES_H
 
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <string>
@@ -167,6 +168,38 @@ class Reduction
     dlcoll_op op_ = DLCOLL_SUM;
     bool owned_ = false;
 };
+
+// The tensors of a list reduced to a new one. They have one type and one size.
+Tensor reduced_here(const Tensors &list, const c10d::ReduceOp &op)
+{
+    at::NoGradGuard no_grad;
+    c10::InferenceMode no_mode(false);
+    auto reduce = [&]() -> Tensor (*)(const Tensor &, const Tensor &) {
+        switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
+        case c10d::ReduceOp::SUM:
+            return [](const Tensor &a, const Tensor &b) { return at::add(a, b); };
+        case c10d::ReduceOp::PRODUCT:
+            return at::mul;
+        case c10d::ReduceOp::MIN:
+            return at::minimum;
+        case c10d::ReduceOp::MAX:
+            return at::maximum;
+        case c10d::ReduceOp::BAND:
+            return at::bitwise_and;
+        case c10d::ReduceOp::BOR:
+            return at::bitwise_or;
+        case c10d::ReduceOp::BXOR:
+            return at::bitwise_xor;
+        default:
+            TORCH_CHECK(false, "dlcoll: a list of several tensors has no average, and no sum of "
+                               "products with a factor");
+        }
+    }();
+    Tensor all = list[0];
+    for (size_t i = 1; i < list.size(); i++)
+        all = reduce(all, list[i]);
+    return all.contiguous();
+}
 
 } // namespace
 

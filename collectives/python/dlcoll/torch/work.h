@@ -90,8 +90,9 @@ class DlcollWork final : public c10d::Work
     {
         std::lock_guard<std::mutex> hold(future_lock_);
         if (!future_) {
+            c10::TypePtr list = c10::ListType::create(c10::TensorType::get());
             auto made = c10::make_intrusive<c10::ivalue::Future>(
-                c10::ListType::create(c10::TensorType::get()));
+                op->lists.empty() ? list : c10::ListType::create(list));
             op->promise(made);
             future_ = made;
         }

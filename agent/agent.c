@@ -133,10 +133,10 @@ static const char *own_trouble(const struct agent *a, const struct worker *w)
     return costs ? w->failure.message : NULL;
 }
 
-/* attempt: of a worker that is started again; 0: the round's. */
-static void start(struct agent *a, struct worker *w, int attempt)
+static void start(struct agent *a, const struct agent_action *action)
 {
-    if (worker_group_start(&a->group, w, attempt) < 0) {
+    struct worker *w = &a->node.workers[action->local_rank];
+    if (worker_group_start(&a->group, w, action->attempt) < 0) {
         features_worker_ended(a->features, w);
         agent_rules_not_started(a->rules, w->local_rank, w->state == WORKER_EXITED,
                                 own_trouble(a, w), lease_clock_ns());
@@ -149,11 +149,12 @@ static void start(struct agent *a, struct worker *w, int attempt)
 
 /* ---------------------------------------------------------------------------- actions: the stop */
 
-/* w: the worker whose failure stops the round; NULL: it stops for another reason. */
-static void end_operations(struct agent *a, const struct worker *w)
+/* The failure of a worker stops the round, or another reason. */
+static void end_operations(struct agent *a, const struct agent_action *action)
 {
     struct rdzv_stop why = {.reason = STOP_FAILURE, .has_first = true};
-    if (w) {
+    if (action->local_rank >= 0) {
+        const struct worker *w = &a->node.workers[action->local_rank];
         why.first = w->failure;
         failure_describe(&w->failure, why.text, sizeof(why.text));
         features_stops(a->features, &why);
@@ -164,9 +165,9 @@ static void end_operations(struct agent *a, const struct worker *w)
     }
 }
 
-static void sweep(struct agent *a, bool first)
+static void sweep(struct agent *a, const struct agent_action *action)
 {
-    agent_rules_swept(a->rules, worker_group_sweep(&a->group, first), lease_clock_ns());
+    agent_rules_swept(a->rules, worker_group_sweep(&a->group, action->first), lease_clock_ns());
 }
 
 static void abandon(struct agent *a)
@@ -176,13 +177,13 @@ static void abandon(struct agent *a)
     rdzv_leave(a->rdzv, STOP_INTERNAL, 125, a->group.leftover);
 }
 
-static void report_stopped(struct agent *a, bool none_ran)
+static void report_stopped(struct agent *a, const struct agent_action *action)
 {
     struct failure *all = xcalloc((size_t)a->node.job->nproc, sizeof(*all));
     size_t n = 0;
-    if (!none_ran)
+    if (!action->none_ran)
         worker_group_end_round(&a->group);
-    for (int i = 0; i < a->node.job->nproc && !none_ran; i++) {
+    for (int i = 0; i < a->node.job->nproc && !action->none_ran; i++) {
         struct worker *w = &a->node.workers[i];
         if (w->state != WORKER_CLOSED || (w->ok && !agent_rules_failed(a->rules)))
             continue; /* with a failure, an early exit */
@@ -373,17 +374,18 @@ static void hurry(struct agent *a)
 /* ------------------------------------------------------------------------------------- the rules
  */
 
-static void change_state(struct agent *a, enum node_state from)
+static void change_state(struct agent *a, const struct agent_action *action)
 {
     a->node.state = agent_rules_state(a->rules);
     a->node.state_name = agent_rules_state_name(a->rules);
-    features_state_changed(a->features, from);
+    features_state_changed(a->features, action->from);
     if (a->cb.on_state)
         a->cb.on_state(a->cb.arg);
 }
 
-static void say(const struct agent_action *action)
+static void say(struct agent *a, const struct agent_action *action)
 {
+    (void)a;
     static void (*const log[])(const char *fmt, ...) = {
         [LOG_LEVEL_ERROR] = log_error,
         [LOG_LEVEL_WARN] = log_warn,
@@ -420,80 +422,82 @@ static void ask_features(struct agent *a)
     }
 }
 
+static void started(struct agent *a)
+{
+    worker_group_started(&a->group);
+}
+
+static void report_failed(struct agent *a, const struct agent_action *action)
+{
+    rdzv_failed(a->rdzv, &a->node.workers[action->local_rank].failure);
+}
+
+static void signal_groups(struct agent *a, const struct agent_action *action)
+{
+    worker_group_signal(&a->group, action->signo);
+}
+
+static void signal_programs(struct agent *a, const struct agent_action *action)
+{
+    worker_group_signal_programs(&a->group, action->signo);
+}
+
+static void kill_group(struct agent *a)
+{
+    worker_group_kill(&a->group);
+}
+
+static void look_at_stuck(struct agent *a)
+{
+    agent_rules_stuck(a->rules, worker_group_is_freeing(&a->group), lease_clock_ns());
+}
+
+static void report_done(struct agent *a)
+{
+    rdzv_done(a->rdzv);
+}
+
+static void pass_lease(struct agent *a, const struct agent_action *action)
+{
+    guardian_set_lease(a->link, action->until_ns);
+}
+
 static void carry_out(struct agent *a, const struct agent_action *action)
 {
-    struct worker *w = action->local_rank >= 0 ? &a->node.workers[action->local_rank] : NULL;
-    switch (action->act) {
-    case AGENT_LOG:
-        say(action);
-        break;
-    case AGENT_STATE:
-        change_state(a, action->from);
-        break;
-    case AGENT_PREPARED:
-        prepared(a);
-        break;
-    case AGENT_BEGIN:
-        begin(a);
-        break;
-    case AGENT_START:
-        start(a, w, action->attempt);
-        break;
-    case AGENT_STARTED:
-        worker_group_started(&a->group);
-        break;
-    case AGENT_FAILED:
-        rdzv_failed(a->rdzv, &w->failure);
-        break;
-    case AGENT_END_OPERATIONS:
-        end_operations(a, w);
-        break;
-    case AGENT_SIGNAL_GROUPS:
-        worker_group_signal(&a->group, action->signo);
-        break;
-    case AGENT_SIGNAL_PROGRAMS:
-        worker_group_signal_programs(&a->group, action->signo);
-        break;
-    case AGENT_KILL:
-        worker_group_kill(&a->group);
-        break;
-    case AGENT_SWEEP:
-        sweep(a, action->first);
-        break;
-    case AGENT_STUCK:
-        agent_rules_stuck(a->rules, worker_group_is_freeing(&a->group), lease_clock_ns());
-        break;
-    case AGENT_ABANDON:
-        abandon(a);
-        break;
-    case AGENT_LOOK:
-    case AGENT_ENDED:
-        ask_features(a);
-        break;
-    case AGENT_DONE:
-        rdzv_done(a->rdzv);
-        break;
-    case AGENT_STOPPED:
-        report_stopped(a, action->none_ran);
-        break;
-    case AGENT_LEAVE:
-        leave(a, action);
-        break;
-    case AGENT_LEASE:
-        guardian_set_lease(a->link, action->until_ns);
-        break;
-    case AGENT_FINISH:
-        finish(a);
-        break;
-    case AGENT_HURRY:
-        hurry(a);
-        break;
-    case AGENT_CLOSE:
-        close_agent(a);
-        break;
-    case AGENT_DIE:
-        die(a);
-    }
+    static const struct {
+        void (*run)(struct agent *a); /* NULL: the action has more to say */
+        void (*run_with)(struct agent *a, const struct agent_action *action);
+    } acts[] = {
+        [AGENT_LOG] = {NULL, say},
+        [AGENT_STATE] = {NULL, change_state},
+        [AGENT_PREPARED] = {prepared},
+        [AGENT_BEGIN] = {begin},
+        [AGENT_START] = {NULL, start},
+        [AGENT_STARTED] = {started},
+        [AGENT_FAILED] = {NULL, report_failed},
+        [AGENT_END_OPERATIONS] = {NULL, end_operations},
+        [AGENT_SIGNAL_GROUPS] = {NULL, signal_groups},
+        [AGENT_SIGNAL_PROGRAMS] = {NULL, signal_programs},
+        [AGENT_KILL] = {kill_group},
+        [AGENT_SWEEP] = {NULL, sweep},
+        [AGENT_STUCK] = {look_at_stuck},
+        [AGENT_ABANDON] = {abandon},
+        [AGENT_ENDED] = {ask_features},
+        [AGENT_DONE] = {report_done},
+        [AGENT_STOPPED] = {NULL, report_stopped},
+        [AGENT_LEAVE] = {NULL, leave},
+        [AGENT_LOOK] = {ask_features},
+        [AGENT_LEASE] = {NULL, pass_lease},
+        [AGENT_FINISH] = {finish},
+        [AGENT_HURRY] = {hurry},
+        [AGENT_CLOSE] = {close_agent},
+        [AGENT_DIE] = {die},
+    };
+    _Static_assert(ARRAY_LEN(acts) == AGENT_DIE + 1, "a row for each action");
+    if (acts[action->act].run)
+        acts[action->act].run(a);
+    else
+        acts[action->act].run_with(a, action);
 }
 
 static void on_tick(uv_timer_t *t)

@@ -514,59 +514,35 @@ static void set_remote(struct job_spec *job, const struct remote_job *remote)
     job->rdzv.listen_fd = remote->listen_fd;
 }
 
-/* remote: this is one host's part of a job that was started elsewhere; NULL: it is not. */
-static int launch(struct options *o, int argc, char **argv, const struct remote_job *remote)
+/* --print_sbatch. Returns the exit status. */
+static int print_sbatch(struct options *o, int argc, char **argv)
+{
+    struct err e = ERR_INIT;
+    if (plan_options_without_hosts(o, &e) == 0 && sbatch_print(stdout, o, argc, argv, &e) == 0)
+        return 0;
+    log_error("%s", e.msg);
+    return ferror(stdout) ? 1 : 2;
+}
+
+/* The hosts that the user names, or the scheduler. 0: the job runs on them; 1: there are none; or a
+ * negative errno. */
+static int find_hosts(struct host_list *hosts, struct options *o, struct err *e)
+{
+    int given = time_limit_read(o, environ, e);
+    if (given == 0)
+        given = host_list_read(hosts, o, e);
+    if (given > 0 && (given = allocation_read(o, environ, e)) == 0)
+        given = host_list_read(hosts, o, e);
+    return given > 0 && plan_options_without_hosts(o, e) < 0 ? -EINVAL : given;
+}
+
+/* Runs the job that the options describe on this host, or says what it would be. remote: as
+ * launch(). Returns the exit status. */
+static int run_here(struct options *o, const struct remote_job *remote)
 {
     struct job_spec job;
-    struct host_list hosts;
     struct err e = ERR_INIT;
-    char host[256] = "";
-    int status;
-    if (read_options(o, argc, argv) < 0)
-        return o->exit_status;
-    status = print_and_end(o);
-    if (status >= 0)
-        return status;
-    if (opt_flag(o, OPT_serve))
-        return serve(o);
-    if (remote && programs_take(o, remote->programs, &e) < 0) {
-        log_error("%s", e.msg);
-        return 2;
-    }
-    if (opt_flag(o, OPT_print_sbatch)) {
-        if (plan_options_without_hosts(o, &e) == 0 && sbatch_print(stdout, o, argc, argv, &e) == 0)
-            return 0;
-        log_error("%s", e.msg);
-        return ferror(stdout) ? 1 : 2;
-    }
-    int given = time_limit_read(o, environ, &e);
-    if (given == 0)
-        given = host_list_read(&hosts, o, &e);
-    if (given > 0 && (given = allocation_read(o, environ, &e)) == 0)
-        given = host_list_read(&hosts, o, &e);
-    if (given < 0 || (given > 0 && plan_options_without_hosts(o, &e) < 0)) {
-        log_error("%s", e.msg);
-        return o->torchrun ? 1 : 2;
-    }
-    if (given == 0 && !opt_flag(o, OPT_print_config) && !opt_flag(o, OPT_new_token))
-        return run_on_hosts(&hosts, o);
-    gethostname(host, sizeof(host) - 1);
-    struct detect_host where = {host, "/etc/hosts", "/dev/termination-log"};
-    status = o->torchrun ? 1 : 2;
-    if (detect(o, environ, &where, &e) < 0) {
-        if (*e.msg) /* another task of the step says it */
-            log_error("%s", e.msg);
-        return status;
-    }
-    if (opt_flag(o, OPT_new_token)) {
-        if (token_new(o, &e) < 0) {
-            log_error("%s", e.msg);
-            return 2;
-        }
-        return printed(fflush(stdout) != 0 ? -errno : 0);
-    }
-    if (opt_flag(o, OPT_print_config))
-        return printed(plan_print_config(stdout, o));
+    int status = o->torchrun ? 1 : 2;
     bool binding = opt_flag(o, OPT_print_binding);
     int rc = job_build(&job, o, &status, &e);
     options_log_notes(o);
@@ -583,6 +559,52 @@ static int launch(struct options *o, int argc, char **argv, const struct remote_
     if (binding || opt_flag(o, OPT_dry_run))
         return 0;
     return job.doctor.on ? doctor_run(&job) : run_job(&job, o, remote);
+}
+
+/* remote: this is one host's part of a job that was started elsewhere; NULL: it is not. */
+static int launch(struct options *o, int argc, char **argv, const struct remote_job *remote)
+{
+    struct host_list hosts;
+    struct err e = ERR_INIT;
+    char host[256] = "";
+    int status;
+    if (read_options(o, argc, argv) < 0)
+        return o->exit_status;
+    status = print_and_end(o);
+    if (status >= 0)
+        return status;
+    if (opt_flag(o, OPT_serve))
+        return serve(o);
+    if (remote && programs_take(o, remote->programs, &e) < 0) {
+        log_error("%s", e.msg);
+        return 2;
+    }
+    if (opt_flag(o, OPT_print_sbatch))
+        return print_sbatch(o, argc, argv);
+    int given = find_hosts(&hosts, o, &e);
+    if (given < 0) {
+        log_error("%s", e.msg);
+        return o->torchrun ? 1 : 2;
+    }
+    if (given == 0 && !opt_flag(o, OPT_print_config) && !opt_flag(o, OPT_new_token))
+        return run_on_hosts(&hosts, o);
+    gethostname(host, sizeof(host) - 1);
+    struct detect_host where = {host, "/etc/hosts", "/dev/termination-log"};
+    if (detect(o, environ, &where, &e) < 0) {
+        if (*e.msg) /* another task of the step says it */
+            log_error("%s", e.msg);
+        return o->torchrun ? 1 : 2;
+    }
+    if (opt_flag(o, OPT_new_token)) {
+        if (token_new(o, &e) < 0) {
+            log_error("%s", e.msg);
+            return 2;
+        }
+        return printed(fflush(stdout) != 0 ? -errno : 0);
+    }
+    if (opt_flag(o, OPT_print_config))
+        return printed(plan_print_config(stdout, o));
+    return run_here(o, remote);
 }
 
 static int launch_here(const struct remote_job *remote, int argc, char **argv)

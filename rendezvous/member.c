@@ -421,6 +421,21 @@ static void reset_gather(struct member *m, struct generation gen, int node)
     m->gather.begun = m->gather.sent = false;
 }
 
+/* False: the message is malformed. */
+static bool on_request(struct member *m, struct rd *body)
+{
+    struct rdzv_request request;
+    if (rdzv_get_request(body, &request)) {
+        member_on_request(m, &request);
+        return true;
+    }
+    bool named = request.kind == REQUEST_KINDS && *request.unknown.name;
+    if (named)
+        log_warn("the coordinator asks for \"%s\", which this launcher does not know: refused",
+                 request.unknown.name);
+    return named;
+}
+
 static bool on_message(struct member *m, uint8_t type, struct rd *body)
 {
     uint64_t now = lease_clock_ns();
@@ -430,7 +445,6 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
     struct rdzv_refusal refusal;
     char notice[RDZV_NOTICE_MAX];
     struct rdzv_peers peers = {0};
-    struct rdzv_request request;
     struct rdzv_answer answer;
     struct rdzv_gathered gathered;
     struct rdzv_answers answers;
@@ -459,13 +473,7 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
     } else if (type == RDZV_MSG_EVENTS) {
         return member_on_events(m, body);
     } else if (type == RDZV_MSG_REQUEST) {
-        if (rdzv_get_request(body, &request))
-            member_on_request(m, &request);
-        else if (request.kind == REQUEST_KINDS && *request.unknown.name)
-            log_warn("the coordinator asks for \"%s\", which this launcher does not know: refused",
-                     request.unknown.name);
-        else
-            return false;
+        return on_request(m, body);
     } else if (type == RDZV_MSG_ANSWER && rdzv_get_answer(body, &answer)) {
         if (m->callbacks.on_answer)
             m->callbacks.on_answer(m->callbacks.arg, &answer);
@@ -575,16 +583,28 @@ void member_unreachable(struct member *m, bool refused, const char *why)
 
 /* -------------------------------------------------------------------------------------- actions */
 
+static void disconnect(struct member *m, bool reset)
+{
+    end_beats(m);
+    if (!m->link)
+        return;
+    if (reset)
+        leave_link(m->link);
+    else
+        link_close(m->link);
+    m->link = NULL;
+    buf_fini(&m->held);
+    if (reset)
+        outbox_again(&m->outbox);
+}
+
 static void act(struct member *m, const struct member_action *a)
 {
     const struct rdzv_callbacks *cb = &m->callbacks;
     struct buf b = BUF_INIT;
     switch (a->act) {
     case MEMBER_ACT_LOG:
-        if (a->level == LOG_LEVEL_WARN)
-            log_warn("%s", a->text);
-        else
-            log_notice("%s", a->text);
+        (a->level == LOG_LEVEL_WARN ? log_warn : log_notice)("%s", a->text);
         break;
     case MEMBER_ACT_HELLO:
         rdzv_put_hello(&b, a->hello);
@@ -602,17 +622,7 @@ static void act(struct member *m, const struct member_action *a)
         link_send_buf(m->link, &b);
         break;
     case MEMBER_ACT_DISCONNECT:
-        end_beats(m);
-        if (!m->link)
-            break;
-        if (a->reset)
-            leave_link(m->link);
-        else
-            link_close(m->link);
-        m->link = NULL;
-        buf_fini(&m->held);
-        if (a->reset)
-            outbox_again(&m->outbox);
+        disconnect(m, a->reset);
         break;
     case MEMBER_ACT_PREPARE:
         cb->on_prepare(cb->arg, a->gen, a->group_rank, a->nnodes);

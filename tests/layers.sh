@@ -83,6 +83,18 @@ loop=$(printf '%s\n' "$includes" | sed -E 's,/[^/ ]*( |$),\1,g' |
     awk '$1 != $2' | sort -u | tsort 2>&1 >/dev/null)
 [ -z "$loop" ] || { printf 'rooms in a circle:\n%s\n' "$loop"; bad=1; }
 
+# a function is read at one glance: 60 lines from its name to its end. Behind each exception its reason.
+out=$(find core rendezvous agent launcher collectives -name '*.[ch]' -o -name '*.cu' | sort | xargs awk '
+    BEGIN { may["perform collectives/nccl/nccl.c"] = "the calls of NCCL in their order" }
+    /^[A-Za-z_]/ { from = FNR; name = $0 }
+    /^\{$/ { begun = from; of = name; sub(/\(.*/, "", of); sub(/.*[ *]/, "", of) }
+    /^\}$/ {
+        if (begun && FNR - begun >= 60 && !(of " " FILENAME in may))
+            printf "%s:%d: %s() has %d lines, 60 at most\n", FILENAME, begun, of, FNR - begun + 1
+        begun = 0
+    }')
+[ -z "$out" ] || { printf '%s\n' "$out"; bad=1; }
+
 # each unit declares its own objects.
 python3 tests/declared.py || bad=1
 

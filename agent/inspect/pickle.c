@@ -75,7 +75,7 @@ static const struct pickle_value *pop(struct pickle *p)
 }
 
 /* The newest value of that type, which gets more items. */
-static struct pickle_value *container(struct pickle *p, enum pickle_type type)
+static struct pickle_value *container(struct pickle *p, uint64_t type)
 {
     const struct pickle_value *v = p->depth ? p->stack[p->depth - 1] : NULL;
     if (!v || !is_value(v) || v->type != type) {
@@ -124,7 +124,7 @@ static void make_list(struct pickle *p, size_t from, bool marked)
     push(p, v);
 }
 
-static void make_tuple(struct pickle *p, size_t n)
+static void make_tuple(struct pickle *p, uint64_t n)
 {
     for (size_t i = 1; i <= n; i++) {
         if (i > p->depth || !is_value(p->stack[p->depth - i])) {
@@ -136,7 +136,7 @@ static void make_tuple(struct pickle *p, size_t n)
 }
 
 /* Moves what is behind the mark into the list or dict in front of it. */
-static void put_items(struct pickle *p, enum pickle_type type)
+static void put_items(struct pickle *p, uint64_t type)
 {
     size_t from = behind_mark(p), end = p->depth, step = type == PICKLE_DICT ? 2 : 1;
     if (p->in.bad || (end - from) % step) {
@@ -149,7 +149,7 @@ static void put_items(struct pickle *p, enum pickle_type type)
         add_item(p, to, step == 2 ? p->stack[i] : NULL, p->stack[i + step - 1]);
 }
 
-static void put_one(struct pickle *p, enum pickle_type type)
+static void put_one(struct pickle *p, uint64_t type)
 {
     const struct pickle_value *value = pop(p), *key = type == PICKLE_DICT ? pop(p) : NULL;
     struct pickle_value *to = p->in.bad ? NULL : container(p, type);
@@ -201,7 +201,7 @@ static void push_string(struct pickle *p, uint64_t len)
     v->len = (size_t)len;
 }
 
-static void push_long(struct pickle *p, size_t bytes)
+static void push_long(struct pickle *p, uint64_t bytes)
 {
     uint64_t v = number(p, bytes < 8 ? bytes : 8);
     if (bytes > 8)
@@ -211,13 +211,11 @@ static void push_long(struct pickle *p, size_t bytes)
     push_new(p, PICKLE_INT)->number = (int64_t)v;
 }
 
-static void push_float(struct pickle *p)
+/* The bytes are in the order of a network. */
+static void push_float(struct pickle *p, uint64_t bytes)
 {
-    const uint8_t *at = rd_take(&p->in, 8);
-    uint64_t bits = 0;
+    uint64_t bits = __builtin_bswap64(bytes);
     double real;
-    for (int i = 0; at && i < 8; i++)
-        bits = bits << 8 | at[i];
     memcpy(&real, &bits, sizeof(real));
     push_new(p, PICKLE_FLOAT)->real = real;
 }
@@ -235,8 +233,9 @@ static const char *line(struct pickle *p, size_t *len)
 }
 
 /* "torch.jit._pickle" "build_intlist" and the like. */
-static void push_global(struct pickle *p)
+static void push_global(struct pickle *p, uint64_t n)
 {
+    (void)n;
     size_t module_len, len;
     const char *module = line(p, &module_len), *name = module ? line(p, &len) : NULL;
     if (!name || module_len != 17 || memcmp(module, "torch.jit._pickle", 17) != 0 || len < 10 ||
@@ -247,8 +246,9 @@ static void push_global(struct pickle *p)
 }
 
 /* A constructor that takes a list has it as its only argument. */
-static void reduce(struct pickle *p)
+static void reduce(struct pickle *p, uint64_t n)
 {
+    (void)n;
     const struct pickle_value *arguments = pop(p);
     if (!arguments || arguments->type != PICKLE_LIST || arguments->n != 1 || p->depth == 0 ||
         p->stack[p->depth - 1] != &list_maker) {
@@ -258,112 +258,107 @@ static void reduce(struct pickle *p)
     p->stack[p->depth - 1] = arguments->first->value;
 }
 
-static void end(struct pickle *p)
+static void end(struct pickle *p, uint64_t n)
 {
+    (void)n;
     p->root = pop(p);
     if (p->depth)
         p->in.bad = true;
 }
 
-/* The opcodes of Python's pickletools. */
+/* --------------------------------------------------------------------------------- the opcodes */
+
+static void proto(struct pickle *p, uint64_t version)
+{
+    if (version < 2)
+        p->in.bad = true;
+}
+
+static void skip(struct pickle *p, uint64_t n)
+{
+    (void)p, (void)n;
+}
+
+static void push_mark(struct pickle *p, uint64_t n)
+{
+    (void)n;
+    push(p, &mark_value);
+}
+
+static void push_empty(struct pickle *p, uint64_t type)
+{
+    push_new(p, (enum pickle_type)type);
+}
+
+static void push_bool(struct pickle *p, uint64_t value)
+{
+    push_new(p, PICKLE_BOOL)->number = (int64_t)value;
+}
+
+static void push_int(struct pickle *p, uint64_t value)
+{
+    push_new(p, PICKLE_INT)->number = (int64_t)value;
+}
+
+static void make_marked_tuple(struct pickle *p, uint64_t n)
+{
+    (void)n;
+    make_list(p, behind_mark(p), true);
+}
+
+static void memoize(struct pickle *p, uint64_t n)
+{
+    (void)n;
+    remember(p, p->nmemo);
+}
+
+/* Those of Python's pickletools. A function gets the number that follows in so many bytes, or n. */
+static const struct opcode {
+    void (*run)(struct pickle *p, uint64_t n);
+    uint8_t bytes, n;
+} opcodes[256] = {
+    [0x80] = {proto, 1},
+    [0x95] = {skip, 8}, /* FRAME */
+    ['('] = {push_mark},
+    ['.'] = {end},
+    ['N'] = {push_empty, .n = PICKLE_NONE},
+    [0x88] = {push_bool, .n = true}, /* NEWTRUE */
+    [0x89] = {push_bool, .n = false},
+    ['J'] = {push_long, .n = 4},
+    ['K'] = {push_int, 1},
+    ['M'] = {push_int, 2},
+    [0x8a] = {push_long, 1}, /* LONG1 */
+    ['G'] = {push_float, 8},
+    ['X'] = {push_string, 4},
+    [0x8c] = {push_string, 1}, /* SHORT_BINUNICODE */
+    [0x8d] = {push_string, 8}, /* BINUNICODE8 */
+    [']'] = {push_empty, .n = PICKLE_LIST},
+    [')'] = {push_empty, .n = PICKLE_LIST},
+    ['}'] = {push_empty, .n = PICKLE_DICT},
+    ['a'] = {put_one, .n = PICKLE_LIST},
+    ['e'] = {put_items, .n = PICKLE_LIST},
+    ['s'] = {put_one, .n = PICKLE_DICT},
+    ['u'] = {put_items, .n = PICKLE_DICT},
+    ['t'] = {make_marked_tuple},
+    [0x85] = {make_tuple, .n = 1}, /* TUPLE1 to TUPLE3 */
+    [0x86] = {make_tuple, .n = 2},
+    [0x87] = {make_tuple, .n = 3},
+    ['q'] = {remember, 1},
+    ['r'] = {remember, 4},
+    [0x94] = {memoize},
+    ['h'] = {recall, 1},
+    ['j'] = {recall, 4},
+    ['c'] = {push_global},
+    ['R'] = {reduce},
+};
+
 static void execute(struct pickle *p, uint8_t code)
 {
-    switch (code) {
-    case 0x80: /* PROTO */
-        if (number(p, 1) < 2)
-            p->in.bad = true;
-        break;
-    case 0x95: /* FRAME */
-        number(p, 8);
-        break;
-    case '(':
-        push(p, &mark_value);
-        break;
-    case '.':
-        end(p);
-        break;
-    case 'N':
-        push_new(p, PICKLE_NONE);
-        break;
-    case 0x88: /* NEWTRUE */
-    case 0x89: /* NEWFALSE */
-        push_new(p, PICKLE_BOOL)->number = code == 0x88;
-        break;
-    case 'J':
-        push_long(p, 4);
-        break;
-    case 'K':
-        push_new(p, PICKLE_INT)->number = (int64_t)number(p, 1);
-        break;
-    case 'M':
-        push_new(p, PICKLE_INT)->number = (int64_t)number(p, 2);
-        break;
-    case 0x8a: /* LONG1 */
-        push_long(p, number(p, 1));
-        break;
-    case 'G':
-        push_float(p);
-        break;
-    case 'X':
-        push_string(p, number(p, 4));
-        break;
-    case 0x8c: /* SHORT_BINUNICODE */
-        push_string(p, number(p, 1));
-        break;
-    case 0x8d: /* BINUNICODE8 */
-        push_string(p, number(p, 8));
-        break;
-    case ']':
-    case ')':
-        push_new(p, PICKLE_LIST);
-        break;
-    case '}':
-        push_new(p, PICKLE_DICT);
-        break;
-    case 'a':
-        put_one(p, PICKLE_LIST);
-        break;
-    case 'e':
-        put_items(p, PICKLE_LIST);
-        break;
-    case 's':
-        put_one(p, PICKLE_DICT);
-        break;
-    case 'u':
-        put_items(p, PICKLE_DICT);
-        break;
-    case 't':
-        make_list(p, behind_mark(p), true);
-        break;
-    case 0x85: /* TUPLE1 to TUPLE3 */
-    case 0x86:
-    case 0x87:
-        make_tuple(p, code - 0x84u);
-        break;
-    case 'q':
-        remember(p, number(p, 1));
-        break;
-    case 'r':
-        remember(p, number(p, 4));
-        break;
-    case 0x94: /* MEMOIZE */
-        remember(p, p->nmemo);
-        break;
-    case 'h':
-        recall(p, number(p, 1));
-        break;
-    case 'j':
-        recall(p, number(p, 4));
-        break;
-    case 'c':
-        push_global(p);
-        break;
-    case 'R':
-        reduce(p);
-        break;
-    default:
+    const struct opcode *o = &opcodes[code];
+    if (o->run)
+        o->run(p, o->bytes ? number(p, o->bytes) : o->n);
+    else
         p->in.bad = true;
-    }
 }
 
 struct pickle *pickle_read(const void *data, size_t len)

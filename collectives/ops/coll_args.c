@@ -109,17 +109,39 @@ static void even(struct side *s, size_t count, int size, int rank)
     s->own = count;
 }
 
+/* shape() of operations whose parts have counts of their own. */
+static const char *shape_parts(const struct coll_args *a, size_t most, struct side *send,
+                               struct side *recv)
+{
+    int size = a->comm->size, rank = a->comm->rank;
+    bool root = rank == a->root;
+    send->needed = a->kind != CALL_SCATTER_V || root;
+    recv->needed = a->kind != CALL_GATHER_V || root;
+    bool sends = send->needed && a->kind != CALL_GATHER_V && a->kind != CALL_ALL_GATHER_V;
+    bool receives = recv->needed && a->kind != CALL_SCATTER_V && a->kind != CALL_REDUCE_SCATTER_V;
+    if ((sends && !a->send_counts) || (receives && !a->recv_counts))
+        return "counts is NULL";
+    if ((sends && !span(a->send_counts, a->send_displs, size, rank, most, send)) ||
+        (receives && !span(a->recv_counts, a->recv_displs, size, rank, most, recv)))
+        return "the counts are too large";
+    if (send->own != recv->own)
+        return a->kind == CALL_GATHER_V    ? "send_count is not recv_counts[rank]"
+               : a->kind == CALL_SCATTER_V ? "recv_count is not send_counts[rank]"
+                                           : "send_counts[rank] is not recv_counts[rank]";
+    if (receives && a->recv_displs && parts_overlap(a->recv_counts, a->recv_displs, size))
+        return "parts of recv overlap";
+    return NULL;
+}
+
 /* Fills in which buffers the kind needs, and their lengths. NULL, or the fault of the counts. */
 static const char *shape(const struct coll_args *a, size_t most, struct side *send,
                          struct side *recv)
 {
     int size = a->comm->size, rank = a->comm->rank;
     bool root = rank == a->root;
-    size_t count = a->count;
-    const char *bad = "the counts are too large", *none = "counts is NULL";
+    size_t count = a->count, all;
     *send = (struct side){.p = a->send, .needed = true, .extent = count, .own = count};
     *recv = (struct side){.p = a->recv, .needed = true, .extent = count, .own = count};
-    size_t all;
     if (__builtin_mul_overflow(count, (size_t)size, &all) || all > most)
         return "count is too large";
     switch (a->kind) {
@@ -147,46 +169,17 @@ static const char *shape(const struct coll_args *a, size_t most, struct side *se
         even(send, count, size, rank);
         break;
     case CALL_ALL_TO_ALL:
-        send->extent = recv->extent = send->own = recv->own = count * (size_t)size;
+        send->extent = recv->extent = send->own = recv->own = all;
         break;
     case CALL_GATHER_V:
-        recv->needed = root;
-        if (root && !a->recv_counts)
-            return none;
-        if (root && !span(a->recv_counts, a->recv_displs, size, rank, most, recv))
-            return bad;
-        if (root && recv->own != count)
-            return "send_count is not recv_counts[rank]";
-        break;
     case CALL_SCATTER_V:
-        send->needed = root;
-        if (root && !a->send_counts)
-            return none;
-        if (root && !span(a->send_counts, a->send_displs, size, rank, most, send))
-            return bad;
-        if (root && send->own != count)
-            return "recv_count is not send_counts[rank]";
-        break;
     case CALL_ALL_GATHER_V:
-        if (!span(a->recv_counts, a->recv_displs, size, rank, most, recv))
-            return bad;
-        break;
     case CALL_REDUCE_SCATTER_V:
-        if (!span(a->send_counts, NULL, size, rank, most, send))
-            return bad;
-        break;
     case CALL_ALL_TO_ALL_V:
-        if (!span(a->send_counts, a->send_displs, size, rank, most, send) ||
-            !span(a->recv_counts, a->recv_displs, size, rank, most, recv))
-            return bad;
-        if (send->own != recv->own)
-            return "send_counts[rank] is not recv_counts[rank]";
-        break;
+        return shape_parts(a, most, send, recv);
     default:
         break;
     }
-    if (recv->needed && a->recv_displs && parts_overlap(a->recv_counts, a->recv_displs, size))
-        return "parts of recv overlap";
     return NULL;
 }
 

@@ -5,7 +5,7 @@
  * Options are those of nccl-tests where it has them. --help lists all. */
 #include <errno.h>
 #include <getopt.h>
-#include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,17 +56,6 @@ static const char g_perf_usage[] =
     "\n"
     "Exit status: 0; 1: an operation failed or a result was wrong; 2: wrong usage.\n";
 
-static const struct option g_options[] = {
-    {"minbytes", 1, NULL, 'b'},  {"maxbytes", 1, NULL, 'e'}, {"stepfactor", 1, NULL, 'f'},
-    {"stepbytes", 1, NULL, 'i'}, {"datatype", 1, NULL, 'd'}, {"op", 1, NULL, 'o'},
-    {"root", 1, NULL, 'r'},      {"iters", 1, NULL, 'n'},    {"warmup_iters", 1, NULL, 'w'},
-    {"budget", 1, NULL, 't'},    {"average", 1, NULL, 'a'},  {"median", 0, NULL, 'm'},
-    {"check", 1, NULL, 'c'},     {"place", 1, NULL, 'p'},    {"shared", 0, NULL, 's'},
-    {"async", 0, NULL, 'A'},     {"barrier", 0, NULL, 'B'},  {"offset", 1, NULL, 'O'},
-    {"memory", 1, NULL, 'M'},    {"stream", 1, NULL, 'S'},   {"backend", 1, NULL, 'G'},
-    {"json", 0, NULL, 'j'},      {"csv", 0, NULL, 'x'},      {"help", 0, NULL, 'h'},
-    {NULL, 0, NULL, 0}};
-
 /* -------------------------------------------------------------------------------------- options */
 
 /* A list of names, or "all": their values. */
@@ -90,95 +79,134 @@ static int to_list(const char *what, const char *s, const struct perf_name *name
     return count;
 }
 
-static void take_option(struct perf_opts *o, int letter, const char *arg)
+static void take_step(struct perf_opts *o, const char *arg)
 {
-    switch (letter) {
-    case 'b':
-        o->min_bytes = tool_size("--minbytes", arg);
-        break;
-    case 'e':
-        o->max_bytes = tool_size("--maxbytes", arg);
-        break;
-    case 'f':
-        o->factor = tool_int("--stepfactor", arg, 2, 1 << 20);
-        break;
-    case 'i':
-        o->step_bytes = tool_size("--stepbytes", arg);
-        if (!o->step_bytes)
-            tool_wrong("--stepbytes", arg, "more than 0");
-        break;
-    case 'd':
-        o->ntypes = to_list("--datatype", arg, perf_types, PERF_TYPES, o->types);
-        break;
-    case 'o':
-        o->nreductions = to_list("--op", arg, perf_reductions, PERF_REDUCTIONS, o->reductions);
-        break;
-    case 'r':
-        o->root = tool_int("--root", arg, -1, 1 << 24);
-        break;
-    case 'n':
-        o->iters = tool_int("--iters", arg, 0, 1 << 24);
-        break;
-    case 'w':
-        o->warmup = tool_int("--warmup_iters", arg, 0, 1 << 24);
-        break;
-    case 't':
-        o->budget_ms = tool_int("--budget", arg, 1, 1 << 24);
-        break;
-    case 'a':
-        o->over = (enum perf_over)tool_int("--average", arg, 0, 3);
-        break;
-    case 'c':
-        o->check = tool_int("--check", arg, 0, 1);
-        break;
-    case 'p':
-        o->places[PERF_OUT] = strcmp(arg, "out") == 0 || strcmp(arg, "both") == 0;
-        o->places[PERF_IN] = strcmp(arg, "in") == 0 || strcmp(arg, "both") == 0;
-        if (!o->places[PERF_OUT] && !o->places[PERF_IN])
-            tool_wrong("--place", arg, "out, in or both");
-        break;
-    case 'O':
-        o->offset = (size_t)tool_int("--offset", arg, 0, 4095);
-        break;
-    case 'm':
-        o->median = true;
-        break;
-    case 's':
-        o->shared = true;
-        break;
-    case 'G':
-        o->backend = strcmp(arg, "nccl") == 0   ? DLCOLL_BACKEND_NCCL
-                     : strcmp(arg, "cpu") == 0  ? DLCOLL_BACKEND_CPU
-                     : strcmp(arg, "auto") == 0 ? DLCOLL_BACKEND_AUTO
-                                                : -1;
-        if (o->backend < 0)
-            tool_wrong("--backend", arg, "auto, cpu or nccl");
-        break;
-    case 'M':
-        o->plain = strcmp(arg, "device") == 0;
-        if (!o->plain && strcmp(arg, "managed"))
-            tool_wrong("--memory", arg, "managed or device");
-        break;
-    case 'S':
-        o->batch = tool_int("--stream", arg, 1, 1 << 20);
-        break;
-    case 'A':
-        o->async = true;
-        break;
-    case 'B':
-        o->sync = true;
-        break;
-    case 'j':
-        o->format = PERF_JSON;
-        break;
-    case 'x':
-        o->format = PERF_CSV;
-        break;
-    case 'h':
-        tool_help(g_perf_usage);
-    default: /* getopt_long() has said why */
-        exit(2);
+    o->step_bytes = tool_size("--stepbytes", arg);
+    if (!o->step_bytes)
+        tool_wrong("--stepbytes", arg, "more than 0");
+}
+
+static void take_types(struct perf_opts *o, const char *arg)
+{
+    o->ntypes = to_list("--datatype", arg, perf_types, PERF_TYPES, o->types);
+}
+
+static void take_reductions(struct perf_opts *o, const char *arg)
+{
+    o->nreductions = to_list("--op", arg, perf_reductions, PERF_REDUCTIONS, o->reductions);
+}
+
+static void take_places(struct perf_opts *o, const char *arg)
+{
+    bool both = strcmp(arg, "both") == 0;
+    o->places[PERF_OUT] = both || strcmp(arg, "out") == 0;
+    o->places[PERF_IN] = both || strcmp(arg, "in") == 0;
+    if (!o->places[PERF_OUT] && !o->places[PERF_IN])
+        tool_wrong("--place", arg, "out, in or both");
+}
+
+static void take_backend(struct perf_opts *o, const char *arg)
+{
+    o->backend = strcmp(arg, "nccl") == 0   ? DLCOLL_BACKEND_NCCL
+                 : strcmp(arg, "cpu") == 0  ? DLCOLL_BACKEND_CPU
+                 : strcmp(arg, "auto") == 0 ? DLCOLL_BACKEND_AUTO
+                                            : -1;
+    if (o->backend < 0)
+        tool_wrong("--backend", arg, "auto, cpu or nccl");
+}
+
+static void take_memory(struct perf_opts *o, const char *arg)
+{
+    o->plain = strcmp(arg, "device") == 0;
+    if (!o->plain && strcmp(arg, "managed"))
+        tool_wrong("--memory", arg, "managed or device");
+}
+
+static void help(struct perf_opts *o, const char *arg)
+{
+    (void)o, (void)arg;
+    tool_help(g_perf_usage);
+}
+
+#define AT(field) .at = offsetof(struct perf_opts, field)
+#define BIG       (1 << 24)
+
+static const struct perf_option {
+    const char *name;
+    char letter;
+    enum { FLAG, CHOICE, NUMBER, SIZE, WORD, ALONE } kind; /* FLAG, CHOICE, ALONE: no argument */
+    size_t at;                                             /* FLAG: bool; SIZE: size_t; else int */
+    int least, most;                                       /* CHOICE: the value is `least` */
+    void (*take)(struct perf_opts *o, const char *arg);    /* WORD, ALONE */
+} g_options[] = {
+    {"minbytes", 'b', SIZE, AT(min_bytes)},
+    {"maxbytes", 'e', SIZE, AT(max_bytes)},
+    {"stepfactor", 'f', NUMBER, AT(factor), 2, 1 << 20},
+    {"stepbytes", 'i', WORD, .take = take_step},
+    {"datatype", 'd', WORD, .take = take_types},
+    {"op", 'o', WORD, .take = take_reductions},
+    {"root", 'r', NUMBER, AT(root), -1, BIG},
+    {"iters", 'n', NUMBER, AT(iters), 0, BIG},
+    {"warmup_iters", 'w', NUMBER, AT(warmup), 0, BIG},
+    {"budget", 't', NUMBER, AT(budget_ms), 1, BIG},
+    {"average", 'a', NUMBER, AT(over), 0, 3},
+    {"median", 'm', FLAG, AT(median)},
+    {"check", 'c', NUMBER, AT(check), 0, 1},
+    {"place", 'p', WORD, .take = take_places},
+    {"shared", 's', FLAG, AT(shared)},
+    {"backend", 'G', WORD, .take = take_backend},
+    {"memory", 'M', WORD, .take = take_memory},
+    {"stream", 'S', NUMBER, AT(batch), 1, 1 << 20},
+    {"async", 'A', FLAG, AT(async)},
+    {"barrier", 'B', FLAG, AT(sync)},
+    {"offset", 'O', NUMBER, AT(offset), 0, 4095},
+    {"json", 'j', CHOICE, AT(format), PERF_JSON},
+    {"csv", 'x', CHOICE, AT(format), PERF_CSV},
+    {"help", 'h', ALONE, .take = help},
+};
+#define OPTIONS (sizeof(g_options) / sizeof(g_options[0]))
+
+static void take_option(struct perf_opts *o, const struct perf_option *p, const char *arg)
+{
+    char what[32];
+    void *at = (char *)o + p->at;
+    snprintf(what, sizeof(what), "--%s", p->name);
+    if (p->take)
+        p->take(o, arg);
+    else if (p->kind == FLAG)
+        *(bool *)at = true;
+    else if (p->kind == CHOICE)
+        *(int *)at = p->least;
+    else if (p->kind == NUMBER)
+        *(int *)at = tool_int(what, arg, p->least, p->most);
+    else
+        *(size_t *)at = tool_size(what, arg);
+}
+
+/* Returns where the words behind the options begin. */
+static int take_given(struct perf_opts *o, int argc, char **argv)
+{
+    struct option longs[OPTIONS + 1] = {{0}};
+    char letters[2 * OPTIONS + 1], *to = letters;
+    int letter;
+    for (size_t i = 0; i < OPTIONS; i++) {
+        bool takes =
+            g_options[i].kind == NUMBER || g_options[i].kind == SIZE || g_options[i].kind == WORD;
+        longs[i] = (struct option){g_options[i].name, takes, NULL, g_options[i].letter};
+        *to++ = g_options[i].letter;
+        if (takes)
+            *to++ = ':';
     }
+    *to = '\0';
+    while ((letter = getopt_long(argc, argv, letters, longs, NULL)) != -1) {
+        size_t i = 0;
+        while (i < OPTIONS && g_options[i].letter != letter)
+            i++;
+        if (i == OPTIONS) /* getopt_long() has said why */
+            exit(2);
+        take_option(o, &g_options[i], optarg);
+    }
+    return optind;
 }
 
 static void take_operations(struct perf_opts *o, const char *arg)
@@ -216,14 +244,11 @@ static void take_options(struct perf_opts *o, int argc, char **argv)
                             .check = true,
                             .places = {true, true},
                             .over = PERF_AVG};
-    int letter;
-    while ((letter = getopt_long(argc, argv, "b:e:f:i:d:o:r:n:w:t:a:mc:p:sG:M:S:ABO:jxh", g_options,
-                                 NULL)) != -1)
-        take_option(o, letter, optarg);
-    if (optind < argc)
-        take_operations(o, argv[optind++]);
-    if (optind < argc)
-        tool_wrong("argument", argv[optind],
+    int at = take_given(o, argc, argv);
+    if (at < argc)
+        take_operations(o, argv[at++]);
+    if (at < argc)
+        tool_wrong("argument", argv[at],
                    "an option; operations are one list: all_reduce,broadcast");
     char given[32];
     snprintf(given, sizeof(given), "%d", o->batch);
@@ -243,7 +268,8 @@ static void take_options(struct perf_opts *o, int argc, char **argv)
 
 static void take_buffers(struct perf *p)
 {
-    size_t bytes = (p->opts.max_bytes + 4096 + p->opts.offset + 4095) & ~(size_t)4095;
+    size_t offset = (size_t)p->opts.offset;
+    size_t bytes = (p->opts.max_bytes + 4096 + offset + 4095) & ~(size_t)4095;
     for (int i = 0; i < 2; i++) {
         bool device = p->opts.backend == DLCOLL_BACKEND_NCCL;
         p->buf[i] = device           ? perf_device_alloc(bytes, !p->opts.plain)
@@ -264,9 +290,9 @@ static void take_buffers(struct perf *p)
             perf_device_put(p->buf[i], p->shadow[i], bytes);
         else
             memset(p->buf[i], 0, bytes);
-        p->buf[i] += p->opts.offset;
+        p->buf[i] += offset;
     }
-    p->buf_bytes = bytes - p->opts.offset;
+    p->buf_bytes = bytes - offset;
     size_t times = p->opts.iters > p->opts.warmup ? (size_t)p->opts.iters : (size_t)p->opts.warmup;
     times = p->opts.warmup < 0 && !p->opts.iters ? 0 : times;
     p->times = malloc((times > 20000 ? times + 1 : 20001) * sizeof(double));
@@ -293,7 +319,7 @@ static size_t next_size(const struct perf_opts *o, size_t bytes)
 {
     if (o->step_bytes)
         return bytes + o->step_bytes;
-    return bytes ? (size_t)((double)bytes * o->factor) : 1;
+    return bytes ? bytes * (size_t)o->factor : 1;
 }
 
 /* Every size of one operation, type and reduction. */

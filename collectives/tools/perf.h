@@ -110,7 +110,7 @@ enum perf_over { PERF_RANK0, PERF_AVG, PERF_MIN, PERF_MAX };
 
 struct perf_opts {
     size_t min_bytes, max_bytes, step_bytes; /* step_bytes 0: by factor */
-    double factor;
+    int factor;
     int ops[16], nops;
     int types[PERF_TYPES], ntypes;
     int reductions[PERF_REDUCTIONS], nreductions;
@@ -118,18 +118,18 @@ struct perf_opts {
     int iters;     /* 0: what fits budget_ms */
     int warmup;    /* -1: a tenth of budget_ms, 5 at least */
     int budget_ms; /* of one measurement */
-    bool check;    /* each element */
+    int check;     /* each element; 0: none */
     bool places[PERF_PLACES];
-    bool shared;         /* buffers from dlcoll_mem_alloc() */
-    int backend;         /* dlcoll_backend; nccl: buffers are device memory */
-    bool plain;          /* not managed memory, which the host can access */
-    int batch;           /* operations enqueued on a stream and timed by events; 0: none */
-    bool async;          /* by work handles */
-    bool sync;           /* a barrier before each operation, outside its time */
-    bool median;         /* the figure of the tables; else the mean */
-    enum perf_over over; /* the ranks */
-    size_t offset;       /* of the buffers from a page, in bytes */
-    enum perf_format format;
+    bool shared; /* buffers from dlcoll_mem_alloc() */
+    int backend; /* dlcoll_backend; nccl: buffers are device memory */
+    bool plain;  /* not managed memory, which the host can access */
+    int batch;   /* operations enqueued on a stream and timed by events; 0: none */
+    bool async;  /* by work handles */
+    bool sync;   /* a barrier before each operation, outside its time */
+    bool median; /* the figure of the tables; else the mean */
+    int over;    /* the ranks: enum perf_over */
+    int offset;  /* of the buffers from a page, in bytes */
+    int format;  /* enum perf_format */
 };
 
 struct perf_result {

@@ -648,7 +648,17 @@ static int run(const struct command *c, const struct options *o)
     return rc;
 }
 
-int main(int argc, char **argv)
+static bool take_format(struct options *o, const char *text)
+{
+    o->json = strcmp(text, "json") == 0;
+    bool known = o->json || strcmp(text, "text") == 0;
+    if (!known)
+        log_error("-o: '%s' is not text or json", text);
+    return known;
+}
+
+/* Options; -1: go on; else the exit status. */
+static int take_options(int argc, char **argv, struct options *o)
 {
     static const struct option longs[] = {{"job", required_argument, NULL, 'p'},
                                           {"json", no_argument, NULL, 'j'},
@@ -661,45 +671,38 @@ int main(int argc, char **argv)
                                           {"version", no_argument, NULL, 'V'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
-    struct options o = {.timeout = -1};
-    const struct command *command;
     char *end;
     int c;
-    fd_open_std();
-    log_init(LOG_LEVEL_NOTICE, "dlaunchctl: ");
     while ((c = getopt_long(argc, argv, "p:o:fh", longs, NULL)) != -1) {
         switch (c) {
         case 'p':
-            o.which = optarg;
+            o->which = optarg;
             break;
         case 'j':
-            o.json = true;
+            o->json = true;
             break;
         case 'o':
-            o.json = strcmp(optarg, "json") == 0;
-            if (!o.json && strcmp(optarg, "text") != 0) {
-                log_error("-o: '%s' is not text or json", optarg);
+            if (!take_format(o, optarg))
                 return 2;
-            }
             break;
         case 'f':
-            o.follow = true;
+            o->follow = true;
             break;
         case 'r':
-            o.ranks = optarg;
+            o->ranks = optarg;
             break;
         case 't':
-            o.timeout = strtod(optarg, &end);
-            if (end == optarg || *end || !(o.timeout >= 0 && o.timeout < 1e9)) {
+            o->timeout = strtod(optarg, &end);
+            if (end == optarg || *end || !(o->timeout >= 0 && o->timeout < 1e9)) {
                 log_error("--timeout: '%s' is not a number of seconds", optarg);
                 return 2;
             }
             break;
         case 'R':
-            o.ready = true;
+            o->ready = true;
             break;
         case 'w':
-            o.wait = true;
+            o->wait = true;
             break;
         case 'V':
             printf("dlaunchctl %s\n", DLAUNCH_VERSION);
@@ -711,6 +714,18 @@ int main(int argc, char **argv)
             return 2; /* getopt has said why */
         }
     }
+    return -1;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {.timeout = -1};
+    const struct command *command;
+    fd_open_std();
+    log_init(LOG_LEVEL_NOTICE, "dlaunchctl: ");
+    int status = take_options(argc, argv, &o);
+    if (status >= 0)
+        return status;
     int rc = take_words(argv + optind, &command, &o);
     if (rc == 0)
         rc = command->run ? run(command, &o) : do_causes(o.json);

@@ -62,11 +62,10 @@ static bool is_called(const char *path, const char *name)
     return strcmp(slash ? slash + 1 : path, name) == 0;
 }
 
-int reach_init(struct reach *r, struct options *o, const struct copies *copies, struct err *e)
+/* Which way, and the words of the command for it. */
+static int find_way(struct reach *r, struct options *o, char ***agent, struct err *e)
 {
-    char **agent, **args = NULL;
     const char *how = opt_text(o, OPT_launch_agent);
-    size_t n = 0, nargs = 0;
     *r = (struct reach){.way = strcmp(how, "auto") == 0     ? REACH_BOTH
                                : strcmp(how, "daemon") == 0 ? REACH_DAEMON
                                                             : REACH_COMMAND};
@@ -74,11 +73,10 @@ int reach_init(struct reach *r, struct options *o, const struct copies *copies, 
         how = "ssh";
     if (r->way == REACH_BOTH && opt_number(o, OPT_ssh_tree))
         r->way = REACH_COMMAND;
-    if (shell_split(o, how, &agent, e) < 0)
+    if (shell_split(o, how, agent, e) < 0)
         return err_wrap(e, "%s", opt_where(o, OPT_launch_agent));
-    bool ssh = is_called(agent[0], "ssh");
     static const enum opt_id of_ssh_only[] = {OPT_ssh_args, OPT_ssh_port, OPT_ssh_tree};
-    for (size_t i = 0; i < ARRAY_LEN(of_ssh_only) && !ssh; i++) {
+    for (size_t i = 0; i < ARRAY_LEN(of_ssh_only) && !is_called((*agent)[0], "ssh"); i++) {
         enum opt_id id = of_ssh_only[i];
         bool argument = id != OPT_ssh_tree && r->way != REACH_DAEMON;
         if (opt_given(o, id))
@@ -89,25 +87,30 @@ int reach_init(struct reach *r, struct options *o, const struct copies *copies, 
     if (opt_number(o, OPT_ssh_tree) > NNODES_MAX)
         return err_set(e, -EINVAL, "%s: %ld is out of range (0 to %d)", opt_where(o, OPT_ssh_tree),
                        opt_number(o, OPT_ssh_tree), NNODES_MAX);
-    if (r->way == REACH_DAEMON)
-        return 0;
-    if (*opt_text(o, OPT_ssh_args) && shell_split(o, opt_text(o, OPT_ssh_args), &args, e) < 0)
-        return err_wrap(e, "%s", opt_where(o, OPT_ssh_args));
-    char *path = exec_find(agent[0], e);
-    if (!path)
-        return err_wrap(e, "%s", opt_where(o, OPT_launch_agent));
-    while (agent[n])
+    return 0;
+}
+
+static char **add_words(char **to, char **words)
+{
+    while (words && *words)
+        *to++ = *words++;
+    return to;
+}
+
+static size_t words_in(char **words)
+{
+    size_t n = 0;
+    while (words && words[n])
         n++;
-    while (args && args[nargs])
-        nargs++;
-    r->path = options_printf(o, "%s", path);
-    r->srun = is_called(agent[0], "srun");
-    free(path);
-    char **w = r->words = options_alloc(o, (n + nargs + 16) * sizeof(*w));
-    for (size_t i = 0; i < n; i++)
-        *w++ = agent[i];
-    for (size_t i = 0; i < nargs; i++) /* in front of ours: ssh takes the first of two values */
-        *w++ = args[i];
+    return n;
+}
+
+/* What stands in front of the host's name. args: the user's for ssh; NULL: none. */
+static void make_words(struct reach *r, struct options *o, char **agent, char **args)
+{
+    char **w = r->words = options_alloc(o, (words_in(agent) + words_in(args) + 16) * sizeof(*w));
+    w = add_words(w, agent);
+    w = add_words(w, args); /* in front of ours: ssh takes the first of two values */
     const char *const of_ssh[] = {
         "-T",
         "-o",
@@ -120,7 +123,7 @@ int reach_init(struct reach *r, struct options *o, const struct copies *copies, 
     const char *const of_srun[] = {"--nodes=1", "--ntasks=1", "--ntasks-per-node=1",
                                    "--overlap", "--mpi=none", "--unbuffered",
                                    "--no-kill", "--quiet"}; /* no-kill: another node may be lost */
-    for (size_t i = 0; ssh && i < ARRAY_LEN(of_ssh); i++)
+    for (size_t i = 0; is_called(agent[0], "ssh") && i < ARRAY_LEN(of_ssh); i++)
         *w++ = (char *)of_ssh[i];
     for (size_t i = 0; r->srun && i < ARRAY_LEN(of_srun); i++)
         *w++ = (char *)of_srun[i];
@@ -128,6 +131,23 @@ int reach_init(struct reach *r, struct options *o, const struct copies *copies, 
         *w++ = (char *)"-p";
         *w++ = (char *)opt_text(o, OPT_ssh_port);
     }
+}
+
+int reach_init(struct reach *r, struct options *o, const struct copies *copies, struct err *e)
+{
+    char **agent, **args = NULL;
+    int rc = find_way(r, o, &agent, e);
+    if (rc < 0 || r->way == REACH_DAEMON)
+        return rc;
+    if (*opt_text(o, OPT_ssh_args) && shell_split(o, opt_text(o, OPT_ssh_args), &args, e) < 0)
+        return err_wrap(e, "%s", opt_where(o, OPT_ssh_args));
+    char *path = exec_find(agent[0], e);
+    if (!path)
+        return err_wrap(e, "%s", opt_where(o, OPT_launch_agent));
+    r->path = options_printf(o, "%s", path);
+    r->srun = is_called(agent[0], "srun");
+    free(path);
+    make_words(r, o, agent, args);
     r->command = command_line(o, copies);
     return 0;
 }
@@ -148,9 +168,7 @@ bool reach_is_here(const struct host *h)
 
 char **reach_argv(const struct reach *r, struct options *o, const struct host *h)
 {
-    size_t n = 0;
-    while (r->words[n])
-        n++;
+    size_t n = words_in(r->words);
     char **argv = options_alloc(o, (n + 6) * sizeof(*argv));
     memcpy(argv, r->words, n * sizeof(*argv));
     if (r->srun) {

@@ -761,7 +761,8 @@ static const char *build_prefix(const struct options *o)
     return o->torchrun && text && !*text ? NULL : text;
 }
 
-static int build_output(struct job_spec *spec, struct options *o, struct err *e)
+/* Which streams of which workers go where. */
+static int build_streams(struct job_spec *spec, struct options *o, struct err *e)
 {
     size_t n = (size_t)spec->nproc;
     uint8_t *redirects = options_alloc(o, n), *tee = options_alloc(o, n);
@@ -779,9 +780,23 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
             "%s %s: the local ranks of this node are 0 to %d, so no output of its workers is shown",
             opt_where(o, OPT_local_ranks_filter), opt_text(o, OPT_local_ranks_filter),
             spec->nproc - 1);
+    if (o->torchrun && strcmp(opt_text(o, OPT_log_dir), "/dev/null") == 0) {
+        /* torchrun prints everything if there are no log files */
+        memset(redirects, 0, n);
+        memset(tee, 0, n);
+        memset(show, true, n);
+    }
+    spec->redirects = redirects;
+    spec->tee = tee;
+    spec->show = show;
     spec->ranks = o->value[OPT_ranks].text;
     if (spec->ranks && parse_ranges(spec->ranks, e) < 0)
         return wrap(o, OPT_ranks, e);
+    return 0;
+}
+
+static void build_console(struct job_spec *spec, const struct options *o)
+{
     spec->fold = (enum fold_mode)enum_of(o, OPT_fold, fold_words, ARRAY_LEN(fold_words));
     if (o->torchrun && !opt_given(o, OPT_fold))
         spec->fold = FOLD_OFF;
@@ -790,47 +805,45 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
         if (spec->fold == FOLD_AUTO || !opt_given(o, OPT_fold))
             spec->fold = FOLD_ON;
     }
-    spec->redirects = redirects;
-    spec->tee = tee;
-    spec->show = show;
+    spec->prefix_template = build_prefix(o);
+    spec->quiet = opt_flag(o, OPT_quiet);
+}
 
+/* The folder of the log files, and the files of dlaunch itself. */
+static int build_files(struct job_spec *spec, struct options *o, struct err *e)
+{
+    const struct {
+        enum opt_id id;
+        const char **path;
+    } written[] = {{OPT_report, &spec->report_path},
+                   {OPT_events, &spec->events_path},
+                   {OPT_timeline, &spec->timeline_path},
+                   {OPT_progress_file, &spec->progress_file},
+                   {OPT_pod_message, &spec->pod_message}};
+    static const enum opt_id opened[] = {OPT_log_file, OPT_pid_file,
+                                         OPT_log_dir}; /* as it begins */
     spec->log_dir = *opt_text(o, OPT_log_dir) ? opt_text(o, OPT_log_dir) : NULL;
     if (spec->log_dir && strcmp(spec->log_dir, "/dev/null") != 0 &&
         check_dir(o, OPT_log_dir, spec->log_dir, e) < 0)
         return -EINVAL;
-    if (o->torchrun && spec->log_dir && strcmp(spec->log_dir, "/dev/null") == 0) {
-        /* torchrun prints everything if there are no log files */
-        memset(redirects, 0, n);
-        memset(tee, 0, n);
-        memset(show, true, n);
+    for (size_t i = 0; i < ARRAY_LEN(written); i++) {
+        *written[i].path = o->value[written[i].id].text;
+        if (*written[i].path && job_check_file(o, written[i].id, e) < 0)
+            return -EINVAL;
     }
-    spec->prefix_template = build_prefix(o);
-    spec->report_path = o->value[OPT_report].text;
-    if (spec->report_path && job_check_file(o, OPT_report, e) < 0)
-        return -EINVAL;
-    if (build_metrics(spec, o, e) < 0)
-        return -EINVAL;
-    spec->events_path = o->value[OPT_events].text;
-    if (spec->events_path && job_check_file(o, OPT_events, e) < 0)
-        return -EINVAL;
+    for (size_t i = 0; i < ARRAY_LEN(opened); i++) {
+        if (o->value[opened[i]].text && !*o->value[opened[i]].text &&
+            !(o->torchrun && opened[i] == OPT_log_dir))
+            return fail(o, opened[i], e, "the value is empty");
+    }
     spec->ledger = opt_flag(o, OPT_ledger);
-    spec->timeline_path = o->value[OPT_timeline].text;
-    if (spec->timeline_path && job_check_file(o, OPT_timeline, e) < 0)
-        return -EINVAL;
     spec->checkpoint_mark = text_or_null(o, OPT_checkpoint_mark);
-    spec->progress_file = o->value[OPT_progress_file].text;
-    if (spec->progress_file && job_check_file(o, OPT_progress_file, e) < 0)
-        return -EINVAL;
-    spec->pod_message = o->value[OPT_pod_message].text;
-    if (spec->pod_message && job_check_file(o, OPT_pod_message, e) < 0)
-        return -EINVAL;
-    /* Files that are opened when the job begins. */
-    static const enum opt_id files[] = {OPT_log_file, OPT_pid_file, OPT_log_dir};
-    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
-        if (o->value[files[i]].text && !*o->value[files[i]].text &&
-            !(o->torchrun && files[i] == OPT_log_dir))
-            return fail(o, files[i], e, "the value is empty");
-    }
+    return build_metrics(spec, o, e);
+}
+
+/* What torchrun has for plug-ins that are written in Python. */
+static int check_plugins(struct options *o, struct err *e)
+{
     if (o->value[OPT_logs_specs].text && strcmp(opt_text(o, OPT_logs_specs), "default") != 0)
         return fail(o, OPT_logs_specs, e,
                     "'%.60s' is not supported, because log plug-ins are written in Python (only "
@@ -839,7 +852,14 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
     if (strcmp(opt_text(o, OPT_event_log_handler), "null") != 0)
         options_warn(o, "%s %s has no effect: torchrun's event handlers are written in Python",
                      opt_where(o, OPT_event_log_handler), opt_text(o, OPT_event_log_handler));
-    spec->quiet = opt_flag(o, OPT_quiet);
+    return 0;
+}
+
+static int build_output(struct job_spec *spec, struct options *o, struct err *e)
+{
+    if (build_streams(spec, o, e) < 0 || build_files(spec, o, e) < 0 || check_plugins(o, e) < 0)
+        return -EINVAL;
+    build_console(spec, o);
     return 0;
 }
 

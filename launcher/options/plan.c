@@ -128,6 +128,14 @@ static void print_rendezvous(FILE *out, const struct rdzv_config *c)
     fputc('\n', out);
 }
 
+/* A line with a text of the user's. */
+static void print_text(FILE *out, const char *name, const char *text)
+{
+    label(out, name);
+    put_escaped(out, text);
+    fputc('\n', out);
+}
+
 static const char *std_name(uint8_t std)
 {
     static const char *const names[] = {"", "stdout", "stderr", "both streams"};
@@ -159,10 +167,9 @@ static void print_programs(FILE *out, const struct programs *p)
     }
 }
 
-static void print_job(FILE *out, const struct job_spec *job)
+static void print_size(FILE *out, const struct job_spec *job)
 {
     const struct rdzv_config *c = &job->rdzv;
-    char t[32];
     label(out, "Job");
     if (c->min_nodes < c->max_nodes)
         fprintf(out, "%d to %d nodes", c->min_nodes, c->max_nodes);
@@ -178,12 +185,10 @@ static void print_job(FILE *out, const struct job_spec *job)
     fputs("), run id ", out);
     put_escaped(out, c->run_id);
     fputc('\n', out);
-    print_rendezvous(out, c);
-    label(out, "Store");
-    fputs(c->relay         ? "served by dlaunch on 127.0.0.1 of each node (--master_store relay)\n"
-          : c->agent_store ? "served by dlaunch at MASTER_ADDR:MASTER_PORT\n"
-                           : "none: MASTER_PORT is free for the program\n",
-          out);
+}
+
+static void print_command(FILE *out, const struct job_spec *job)
+{
     label(out, "Command");
     if (job->programs) {
         print_programs(out, job->programs);
@@ -195,16 +200,16 @@ static void print_job(FILE *out, const struct job_spec *job)
         fputs(job->rdzv.is_host == 1 ? "none: the coordinator alone" : "none: a witness", out);
     }
     fputc('\n', out);
-    if (job->cwd && !job->programs) {
-        label(out, "Folder");
-        put_escaped(out, job->cwd);
-        fputc('\n', out);
-    }
-    if (job->path && !job->programs && strcmp(job->path, job->argv[0]) != 0) {
-        label(out, "File");
-        put_escaped(out, job->path);
-        fputc('\n', out);
-    }
+    if (job->cwd && !job->programs)
+        print_text(out, "Folder", job->cwd);
+    if (job->path && !job->programs && strcmp(job->path, job->argv[0]) != 0)
+        print_text(out, "File", job->path);
+}
+
+static void print_ends(FILE *out, const struct job_spec *job)
+{
+    const struct rdzv_config *c = &job->rdzv;
+    char t[32];
     label(out, "Restarts");
     if (c->max_restarts == 0)
         fputs("none\n", out);
@@ -218,21 +223,26 @@ static void print_job(FILE *out, const struct job_spec *job)
     if (job->timeout > 0)
         fprintf(out, "; the whole job after %s", plan_seconds(job->timeout, t));
     fputc('\n', out);
-    if (job->log_dir) {
-        label(out, "Logs");
-        put_escaped(out, job->log_dir);
-        fputc('\n', out);
-    }
-    if (job->report_path) {
-        label(out, "Report");
-        put_escaped(out, job->report_path);
-        fputc('\n', out);
-    }
-    if (job->events_path) {
-        label(out, "Events");
-        put_escaped(out, job->events_path);
-        fputc('\n', out);
-    }
+}
+
+static void print_job(FILE *out, const struct job_spec *job)
+{
+    const struct rdzv_config *c = &job->rdzv;
+    print_size(out, job);
+    print_rendezvous(out, c);
+    label(out, "Store");
+    fputs(c->relay         ? "served by dlaunch on 127.0.0.1 of each node (--master_store relay)\n"
+          : c->agent_store ? "served by dlaunch at MASTER_ADDR:MASTER_PORT\n"
+                           : "none: MASTER_PORT is free for the program\n",
+          out);
+    print_command(out, job);
+    print_ends(out, job);
+    if (job->log_dir)
+        print_text(out, "Logs", job->log_dir);
+    if (job->report_path)
+        print_text(out, "Report", job->report_path);
+    if (job->events_path)
+        print_text(out, "Events", job->events_path);
 }
 
 struct node_row {

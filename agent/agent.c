@@ -67,6 +67,7 @@ struct agent {
 };
 
 static void advance(struct agent *a);
+static void ask_features(struct agent *a);
 
 static struct agent *agent_of(const struct node *n)
 {
@@ -113,10 +114,7 @@ static void begin(struct agent *a)
     }
     if (a->node.job->job_console)
         stdio_begin_job(a->group.pump, ranks_shown(a->node.job, a->world_size));
-    if (worker_group_awaits_warm(&a->group))
-        log_verbose("the first workers wait for a warm interpreter");
-    else
-        agent_rules_begun(a->rules, lease_clock_ns());
+    ask_features(a);
 }
 
 static void show_alive(struct agent *a)
@@ -301,7 +299,6 @@ static void finish(struct agent *a)
     const struct failure *first = result->n ? &result->failures[0] : NULL;
     int exit_status = agent_rules_exit_status(a->rules);
     bool requested = report_was_stopped(result->reason) || result->reason == STOP_TIMEOUT;
-    warm_pool_kill(a->group.warm_pool);
     features_finish(a->features, result);
     if (first && first->local_rank >= 0 && first->local_rank < a->node.job->nproc &&
         a->node.workers[first->local_rank].rank == first->rank)
@@ -326,39 +323,22 @@ static void on_rdzv_closed(void *arg)
     job_signals_close(&a->signals, agent_on_closed, a);
 }
 
-static void close_parts(struct agent *a)
+/* What features run has ended, and needs the reaper no more. */
+static void on_features_closed(void *arg)
 {
-    exit_notify_unwatch(a->group.exit_notify); /* whose thread wakes the loop */
-    a->nclosing = 4;
-    features_close(a->features, agent_on_closed, a);
-    rdzv_close(a->rdzv, on_rdzv_closed, a);
-    if (a->hurried)
-        rdzv_hurry(a->rdzv);
+    struct agent *a = arg;
     reaper_close(a->group.reaper, agent_on_closed, a);
-    uvx_scope_close(&a->scope, agent_on_closed, a);
-}
-
-#define SWEEP_MS 2
-
-/* The warm interpreters have been killed; they end before the agent does. */
-static void on_warm_end(uv_timer_t *t)
-{
-    struct agent *a = container_of(t, struct agent, tick);
-    bool overdue = mono_ns() - a->group.sweep.started_ns > AGENT_UNKILLABLE_NS;
-    if (sweep_step(&a->group.sweep, NULL, 0) > 0 && !overdue)
-        uv_timer_start(t, on_warm_end, SWEEP_MS, 0);
-    else
-        close_parts(a);
 }
 
 static void close_agent(struct agent *a)
 {
-    if (!a->group.warm_pool) {
-        close_parts(a);
-        return;
-    }
-    sweep_init(&a->group.sweep);
-    on_warm_end(&a->tick);
+    exit_notify_unwatch(a->group.exit_notify); /* whose thread wakes the loop */
+    a->nclosing = 3;
+    features_close(a->features, on_features_closed, a);
+    rdzv_close(a->rdzv, on_rdzv_closed, a);
+    if (a->hurried)
+        rdzv_hurry(a->rdzv);
+    uvx_scope_close(&a->scope, agent_on_closed, a);
 }
 
 static void hurry(struct agent *a)
@@ -409,6 +389,10 @@ static void ask_features(struct agent *a)
     case AGENT_AWAITS_READY:
         if (features_ready(a->features))
             agent_rules_ready(a->rules);
+        break;
+    case AGENT_AWAITS_START:
+        if (features_may_start(a->features))
+            agent_rules_begun(a->rules, lease_clock_ns());
         break;
     case AGENT_AWAITS_LOOK:
         if (features_looked(a->features, agent_rules_look_reason(a->rules)))
@@ -570,13 +554,6 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     advance(a);
 }
 
-static void on_warm_settled(void *arg)
-{
-    struct agent *a = arg;
-    agent_rules_begun(a->rules, lease_clock_ns());
-    advance(a);
-}
-
 static void on_respawn(void *arg, int local_rank, int restart_count)
 {
     struct agent *a = arg;
@@ -644,7 +621,7 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
 static void on_orphan(void *arg, const struct reaper_exit *x)
 {
     struct agent *a = arg;
-    warm_pool_reaped(a->group.warm_pool, x->pid);
+    features_reaped(a->features, x->pid);
 }
 
 static void on_drained(void *arg, int local_rank)
@@ -962,6 +939,12 @@ static void node_unlink_later(struct node *n, const char *path)
     guardian_set_path(agent_of(n)->link->page->unlink_path[2], path);
 }
 
+static int node_spawn_request(struct node *n, int local_rank, struct spawn_request *req,
+                              struct err *e)
+{
+    return worker_request(&n->workers[local_rank], &agent_of(n)->group.ctx, req, e);
+}
+
 static const struct node_calls node_calls = {
     .request = node_request,
     .answer = node_answer,
@@ -970,6 +953,7 @@ static const struct node_calls node_calls = {
     .get_status = node_get_status,
     .first_output = node_first_output,
     .last_output = node_last_output,
+    .spawn_request = node_spawn_request,
     .go_on = node_go_on,
     .give_up = node_give_up,
     .leave = node_leave,
@@ -1066,14 +1050,15 @@ static int open_group(struct agent *a, struct err *e)
         .on_exiting = on_worker_exiting,
         .on_exit = on_worker_exit,
         .on_orphan = on_orphan,
-        .on_warm_settled = on_warm_settled,
         .pump = &pump,
         .arg = a,
     };
     int r = worker_group_open(&a->group, &a->node, a->link, &cb, e);
     if (r == 0)
         r = open_handles(a, e);
-    return r < 0 ? r : worker_group_watch(&a->group, &cb, e);
+    if (r == 0)
+        worker_group_watch(&a->group, &cb);
+    return r;
 }
 
 static int open_features(struct agent *a, struct err *e)

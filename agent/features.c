@@ -10,6 +10,7 @@
 #include "agent/process/blocked.h"
 #include "agent/process/file_timer.h"
 #include "agent/process/oom.h"
+#include "agent/process/warm_pool.h"
 #include "agent/report/events.h"
 #include "agent/report/job_attempts.h"
 #include "agent/report/job_operations.h"
@@ -30,10 +31,9 @@ static const struct feature *const rows[] = {
     &file_timer_feature, &blocked_feature,   &oom_feature,        &ledger_feature,
     &events_feature,     &debuggers_feature, &timeline_feature,   &attempts_feature,
     &trainer_feature,    &top_feature,       &operations_feature, &slow_ranks_feature,
-    &stacks_feature,     &hangs_feature,
+    &stacks_feature,     &hangs_feature,     &warm_feature,
 };
 #define ROWS ARRAY_LEN(rows)
-_Static_assert(ROWS <= FEATURES_MAX, "FEATURES_MAX");
 
 struct features {
     void *state[ROWS]; /* NULL: not wanted */
@@ -84,6 +84,12 @@ int features_begin(struct features *f, struct err *e)
     return 0;
 }
 
+bool features_may_start(struct features *f)
+{
+    UNTIL(f, true, may_start) return false;
+    return true;
+}
+
 void features_variables(struct features *f, struct variables *out)
 {
     EACH(f, variables, out)
@@ -99,6 +105,13 @@ int features_worker_starts(struct features *f, const struct worker *w, struct wo
 {
     UNTIL(f, 0, worker_starts, w, x, e) return e->code;
     return 0;
+}
+
+bool features_worker_takes(struct features *f, const struct worker *w,
+                           const struct spawn_request *req, pid_t *pid, int *pidfd)
+{
+    UNTIL(f, false, worker_takes, w, req, pid, pidfd) return true;
+    return false;
 }
 
 void features_worker_started(struct features *f, const struct worker *w)
@@ -183,17 +196,25 @@ bool features_ended(struct features *f)
     return true;
 }
 
-void features_complete(struct features *f, struct worker *w){EACH(f, complete, w)}
-
-size_t features_helpers(const struct features *f, pid_t *out, size_t cap)
+void features_complete(struct features *f, struct worker *w)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < ROWS && n < cap; i++) {
-        pid_t pid = f->state[i] && rows[i]->helper ? rows[i]->helper(f->state[i]) : 0;
-        if (pid)
-            out[n++] = pid;
-    }
-    return n;
+    EACH(f, complete, w)
+}
+
+bool features_helpers(struct features *f, struct pids *out)
+{
+    UNTIL(f, true, helpers, out) return false;
+    return true;
+}
+
+void features_killed(struct features *f)
+{
+    EACH(f, killed)
+}
+
+void features_reaped(struct features *f, pid_t pid)
+{
+    EACH(f, reaped, pid)
 }
 
 void features_status(struct features *f, struct agent_status *out)

@@ -13,11 +13,14 @@ int features_open(struct features **out, struct node *n, struct err *e);
 void features_prepare(struct features *f);
 bool features_ready(struct features *f);
 int features_begin(struct features *f, struct err *e);
+bool features_may_start(struct features *f);
 void features_variables(struct features *f, struct variables *out);
 void features_state_changed(struct features *f, enum node_state from);
 
 int features_worker_starts(struct features *f, const struct worker *w, struct worker_extras *x,
                            struct err *e);
+bool features_worker_takes(struct features *f, const struct worker *w,
+                           const struct spawn_request *req, pid_t *pid, int *pidfd);
 void features_worker_started(struct features *f, const struct worker *w);
 void features_worker_exits(struct features *f, const struct worker *w);
 void features_worker_failed(struct features *f, struct worker *w, bool by_dlaunch);
@@ -36,9 +39,9 @@ void features_stops(struct features *f, const struct rdzv_stop *why);
 bool features_ended(struct features *f);
 void features_complete(struct features *f, struct worker *w);
 
-/* The processes that features run; returns how many, `cap` at most. */
-size_t features_helpers(const struct features *f, pid_t *out, size_t cap);
-#define FEATURES_MAX 32
+bool features_helpers(struct features *f, struct pids *out);
+void features_killed(struct features *f);
+void features_reaped(struct features *f, pid_t pid);
 
 void features_status(struct features *f, struct agent_status *out);
 void features_finish(struct features *f, const struct rdzv_result *result);

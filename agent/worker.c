@@ -148,7 +148,7 @@ static int worker_spawn(struct worker *w, const struct worker_context *ctx, void
     req.nkeep = (size_t)nkeep;
     memcpy(req.stdio, (int[3]){stdin_for(w, ctx), out[0], out[1]}, sizeof(req.stdio));
     w->started_ns = mono_ns();
-    w->warm = warm_pool_start(ctx->warm_pool, w->local_rank, &req, &w->pid, &pidfd);
+    w->warm = features_worker_takes(ctx->features, w, &req, &w->pid, &pidfd);
     if (!w->warm)
         r = spawn_begin(ctx->node->spawner, &req, &w->pid, &pidfd, e);
     if (r == 0) {

@@ -14,7 +14,6 @@
 #include "agent/process/cgroup.h"
 #include "agent/process/reaper.h"
 #include "agent/process/spawn.h"
-#include "agent/process/warm_pool.h"
 #include "agent/worker_env.h"
 
 /* The way in which dlaunch had asked the workers to end when one of them ended. */
@@ -30,7 +29,6 @@ struct worker_context {
     const struct node *node;
     struct features *features;         /* NULL: none */
     const struct variables *variables; /* of features, for all workers */
-    struct warm_pool *warm_pool;       /* NULL: none */
     struct reaper *reaper;
     struct stdio_pump *pump;
     const struct placement *placement;
@@ -54,8 +52,7 @@ int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, 
 /* The worker cannot be started, and nothing of it is there: fills in w->failure; WORKER_CLOSED. */
 void worker_cannot_start(struct worker *w, const struct worker_context *ctx, const struct err *e);
 
-/* All that the worker is started with but its streams, for an interpreter that stands by.
- */
+/* All that the worker is started with but its streams. */
 int worker_request(const struct worker *w, const struct worker_context *ctx,
                    struct spawn_request *req, struct err *e);
 

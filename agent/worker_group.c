@@ -92,11 +92,6 @@ uint16_t *worker_group_ports(const struct worker_group *g)
     return ports;
 }
 
-bool worker_group_awaits_warm(struct worker_group *g)
-{
-    return warm_pool_await(g->warm_pool);
-}
-
 int worker_group_start(struct worker_group *g, struct worker *w, int attempt)
 {
     struct err e = ERR_INIT;
@@ -120,17 +115,14 @@ int worker_group_start(struct worker_group *g, struct worker *w, int attempt)
         return r;
     log_verbose("rank %d (local rank %d) is pid %d%s", w->rank, w->local_rank, w->pid,
                 w->warm ? ", warm" : "");
-    if (attempt) {
+    if (attempt)
         spawn_settle(g->node->spawner);
-        warm_pool_fill(g->warm_pool);
-    }
     return 0;
 }
 
 void worker_group_started(struct worker_group *g)
 {
     spawn_settle(g->node->spawner);
-    warm_pool_fill(g->warm_pool);
     if (g->node->restart_count == 0) /* now that the workers run */
         log_dir_sweep_timed(&g->log_dir);
 }
@@ -188,33 +180,21 @@ void worker_group_kill(struct worker_group *g)
 {
     sweep_init(&g->sweep);
     worker_group_signal(g, SIGKILL);
-    if (g->cgroup.fd >= 0) /* which the warm interpreters are in, too */
-        warm_pool_kill(g->warm_pool);
+    if (g->cgroup.fd >= 0) /* which holds what features run, too */
+        features_killed(g->features);
     cgroup_kill(&g->cgroup);
-}
-
-/* Descendants that are not the workers': warm interpreters, what features run. malloc'ed. */
-static pid_t *pids_to_keep(struct worker_group *g, size_t *n)
-{
-    const pid_t *warm;
-    *n = warm_pool_pids(g->warm_pool, &warm);
-    pid_t *kept = xcalloc(*n + FEATURES_MAX, sizeof(*kept));
-    if (*n)
-        memcpy(kept, warm, *n * sizeof(*kept));
-    *n += features_helpers(g->features, kept + *n, FEATURES_MAX);
-    return kept;
 }
 
 int worker_group_sweep(struct worker_group *g, bool first)
 {
-    size_t n;
-    if (warm_pool_is_forking(g->warm_pool)) /* not to be taken for what workers left behind */
-        return -1;
-    if (first)
-        sweep_init(&g->sweep);
-    pid_t *kept = pids_to_keep(g, &n);
-    int left = sweep_step(&g->sweep, kept, n);
-    free(kept);
+    struct pids kept = {0};
+    int left = -1;
+    if (features_helpers(g->features, &kept)) {
+        if (first)
+            sweep_init(&g->sweep);
+        left = sweep_step(&g->sweep, kept.v, kept.n);
+    }
+    pids_fini(&kept);
     if (left == 0 && g->sweep.killed)
         log_notice("ended %u process%s that the workers had left behind", g->sweep.killed,
                    g->sweep.killed == 1 ? "" : "es");
@@ -235,7 +215,7 @@ static void name_unkillable(struct worker_group *g)
 {
     pid_t children[8];
     size_t len = 0;
-    warm_pool_kill(g->warm_pool); /* they would be listed, too */
+    features_killed(g->features); /* they would be listed, too */
     sweep_step(&g->sweep, NULL, 0);
     int n = sweep_children(children, (int)ARRAY_LEN(children));
     if (n == 0 && access("/proc/self", F_OK) < 0) {
@@ -349,29 +329,9 @@ int worker_group_open(struct worker_group *g, struct node *node, struct guardian
     return 0;
 }
 
-static int request_of(void *arg, int local_rank, struct spawn_request *req, struct err *e)
+void worker_group_watch(struct worker_group *g, const struct worker_group_callbacks *cb)
 {
-    struct worker_group *g = arg;
-    return worker_request(&g->node->workers[local_rank], &g->ctx, req, e);
-}
-
-int worker_group_watch(struct worker_group *g, const struct worker_group_callbacks *cb,
-                       struct err *e)
-{
-    const struct job_spec *job = g->node->job;
-    const struct warm_pool_opts opts = {.job = job,
-                                        .spawner = g->node->spawner,
-                                        .loop = g->node->loop,
-                                        .scope = g->node->scope,
-                                        .request = request_of,
-                                        .on_settled = cb->on_warm_settled,
-                                        .arg = g,
-                                        .settled_arg = cb->arg};
     g->exit_notify = exit_notify_new(g->node->loop, g->node->scope, cb->on_exiting, cb->arg);
-    if (!job->warm.modules || job->nproc == 0)
-        return 0;
-    g->ctx.warm_pool = g->warm_pool = warm_pool_new(&opts, e);
-    return g->warm_pool ? 0 : -EMFILE;
 }
 
 void worker_group_free(struct worker_group *g)
@@ -385,7 +345,6 @@ void worker_group_free(struct worker_group *g)
     free(g->env);
     timed_calls_free(g->files);
     placement_free(g->placement);
-    warm_pool_free(g->warm_pool);
     spawner_free(g->node->spawner);
     close_fd(&g->null_fd);
     free(g->node->workers);

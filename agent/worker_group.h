@@ -10,12 +10,11 @@
 #include "agent/worker.h"
 
 struct worker_group {
-    struct node *node;           /* borrowed: the job, the round, the workers */
-    struct guardian_link *link;  /* borrowed */
-    struct features *features;   /* borrowed; set when they are open */
-    struct stdio_pump *pump;     /* NULL: closed */
-    struct warm_pool *warm_pool; /* NULL: no warm interpreters */
-    struct reaper *reaper;       /* NULL: nothing is on the loop yet */
+    struct node *node;          /* borrowed: the job, the round, the workers */
+    struct guardian_link *link; /* borrowed */
+    struct features *features;  /* borrowed; set when they are open */
+    struct stdio_pump *pump;    /* NULL: closed */
+    struct reaper *reaper;      /* NULL: nothing is on the loop yet */
     struct exit_notify *exit_notify;
     struct placement *placement;
     struct cgroup cgroup;
@@ -34,7 +33,6 @@ struct worker_group_callbacks {
     void (*on_exiting)(void *arg); /* as exit_notify_new() */
     void (*on_exit)(void *arg, void *worker, const struct reaper_exit *x);
     void (*on_orphan)(void *arg, const struct reaper_exit *x);
-    void (*on_warm_settled)(void *arg);
     const struct stdio_pump_opts *pump; /* what is told of output */
     void *arg;
 };
@@ -44,8 +42,7 @@ struct worker_group_callbacks {
 int worker_group_open(struct worker_group *g, struct node *node, struct guardian_link *link,
                       const struct worker_group_callbacks *cb, struct err *e);
 /* Opens the parts that need node->scope. */
-int worker_group_watch(struct worker_group *g, const struct worker_group_callbacks *cb,
-                       struct err *e);
+void worker_group_watch(struct worker_group *g, const struct worker_group_callbacks *cb);
 void worker_group_free(struct worker_group *g); /* all handles are closed */
 
 /* Makes the round's workers, segment and folders. node->table is the round's. */
@@ -53,8 +50,6 @@ int worker_group_make_round(struct worker_group *g, struct err *e);
 /* Each worker gets a socket that listens for its data; on_loopback: for this node only. */
 int worker_group_listen(struct worker_group *g, bool on_loopback, struct err *e);
 uint16_t *worker_group_ports(const struct worker_group *g); /* of these; malloc'ed */
-/* Whether the first workers are worth waiting for a warm interpreter. */
-bool worker_group_awaits_warm(struct worker_group *g);
 /* attempt: of a worker that is started again; 0: the round's. On an error w->failure has the
  * reason, and the worker is WORKER_EXITED if its pipes have to be drained. */
 int worker_group_start(struct worker_group *g, struct worker *w, int attempt);

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -51,6 +52,62 @@ void uvx_scope_close(struct uvx_scope *s, void (*on_closed)(void *arg), void *ar
         uvx_own(s, &s->idle);
     }
     uv_walk(s->loop, close_if_owned, s);
+}
+
+/* -------------------------------------------------------------------------------- a descriptor */
+
+struct uvx_watch {
+    uv_poll_t poll;
+    int events;
+    void (*on_ready)(void *arg);
+    void *arg;
+};
+
+static void uvx_on_ready(uv_poll_t *poll, int status, int events)
+{
+    struct uvx_watch *w = container_of(poll, struct uvx_watch, poll);
+    (void)events;
+    if (status < 0)
+        w->events = 0; /* libuv has stopped it */
+    w->on_ready(w->arg);
+}
+
+struct uvx_watch *uvx_watch_new(struct uvx_scope *s, int fd, void (*on_ready)(void *arg), void *arg)
+{
+    struct uvx_watch *w = xcalloc(1, sizeof(*w));
+    int r = uv_poll_init(s->loop, &w->poll, fd);
+    if (r < 0) {
+        free(w);
+        errno = -r;
+        return NULL;
+    }
+    uvx_own(s, &w->poll);
+    w->on_ready = on_ready;
+    w->arg = arg;
+    return w;
+}
+
+void uvx_watch_for(struct uvx_watch *w, int events)
+{
+    if (events == w->events)
+        return;
+    w->events = events;
+    if (events)
+        uv_poll_start(&w->poll, events, uvx_on_ready);
+    else
+        uv_poll_stop(&w->poll);
+}
+
+static void uvx_on_watch_closed(uv_handle_t *h)
+{
+    uvx_on_handle_closed(h);
+    free(container_of((uv_poll_t *)h, struct uvx_watch, poll));
+}
+
+void uvx_watch_free(struct uvx_watch *w)
+{
+    if (w)
+        uv_close((uv_handle_t *)&w->poll, uvx_on_watch_closed);
 }
 
 /* The signal's default action follows: SA_RESETHAND. */

@@ -24,6 +24,18 @@ void uvx_own(struct uvx_scope *s, void *handle); /* any uv_*_t */
 void uvx_close(void *handle);                    /* idempotent; handle must be owned by a scope */
 void uvx_scope_close(struct uvx_scope *s, void (*on_closed)(void *arg), void *arg);
 
+/* A descriptor on the loop. The handle's memory is its own, so a watch may be dropped at any time,
+ * and from inside on_ready, but before its descriptor and the scope are closed. libuv makes the
+ * descriptor non-blocking: not for one that is shared with other processes. */
+struct uvx_watch;
+/* NULL with errno: it cannot be watched; a regular file is one such. */
+struct uvx_watch *uvx_watch_new(struct uvx_scope *s, int fd, void (*on_ready)(void *arg),
+                                void *arg);
+/* UV_READABLE, UV_WRITABLE; 0: nothing, as at the start. An error on the descriptor counts as what
+ * is asked for. */
+void uvx_watch_for(struct uvx_watch *w, int events);
+void uvx_watch_free(struct uvx_watch *w); /* NULL is allowed */
+
 /* libuv aborts when the kernel has no resources left, in places where it could tell no caller.
  * After this call dlaunch prints on stderr, before such an abort, which resource was missing. */
 void uvx_explain_abort(void);

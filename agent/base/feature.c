@@ -20,6 +20,18 @@ void variables_fini(struct variables *v)
     *v = (struct variables){0};
 }
 
+void pids_add(struct pids *p, pid_t pid)
+{
+    p->v = xrealloc(p->v, (p->n + 1) * sizeof(*p->v));
+    p->v[p->n++] = pid;
+}
+
+void pids_fini(struct pids *p)
+{
+    free(p->v);
+    *p = (struct pids){0};
+}
+
 void worker_extras_fini(struct worker_extras *x)
 {
     variables_fini(&x->env);

@@ -14,6 +14,7 @@
 #include "rendezvous/rules/rdzv_msg.h"
 
 struct report_input;
+struct spawn_request;
 
 /* Strings "NAME=value"; owned. {0} is empty. */
 struct variables {
@@ -22,6 +23,14 @@ struct variables {
 };
 void variables_add(struct variables *v, char *owned);
 void variables_fini(struct variables *v);
+
+/* Processes; owned. {0} is empty. */
+struct pids {
+    pid_t *v;
+    size_t n;
+};
+void pids_add(struct pids *p, pid_t pid);
+void pids_fini(struct pids *p);
 
 /* The variables and descriptors that features add to the start of one worker. */
 struct worker_extras {
@@ -46,6 +55,8 @@ struct feature {
     /* The round begins: node->table and the segment are those of this round, and no worker has been
      * started. An error makes this node leave. */
     int (*begin)(void *state, struct err *e);
+    /* The round is made: whether its workers may be started. As ready(); a stop ends the wait. */
+    bool (*may_start)(void *state);
     /* Adds to the environment of all workers of the round, below what the user sets in [env]. */
     void (*variables)(void *state, struct variables *out);
     /* node->state is another one than `from`. */
@@ -54,6 +65,10 @@ struct feature {
     /* A worker is about to be started. An error makes the start fail. */
     int (*worker_starts)(void *state, const struct worker *w, struct worker_extras *x,
                          struct err *e);
+    /* Starts the worker's process itself, without waiting; *pid and *pidfd are then as after
+     * spawn_begin(). False: the feature does not, and *req is as it was. */
+    bool (*worker_takes)(void *state, const struct worker *w, const struct spawn_request *req,
+                         pid_t *pid, int *pidfd);
     void (*worker_started)(void *state, const struct worker *w);
     /* The worker's process has begun to end, or is reaped; nothing has been concluded from that.
      * May come twice. */
@@ -93,9 +108,13 @@ struct feature {
     /* Called then: completes the record of a worker that did not end well. */
     void (*complete)(void *state, struct worker *w);
 
-    /* Returns the pid of a process that must not be taken for a leftover of workers; 0: there is
-     * none. */
-    pid_t (*helper)(const void *state);
+    /* Adds the processes that must not be taken for leftovers of workers. False: there are some
+     * whose pids the feature does not know yet. */
+    bool (*helpers)(void *state, struct pids *out);
+    /* Every process that this node has started is about to be killed: the feature ends its own. */
+    void (*killed)(void *state);
+    /* A process that is no worker's has been reaped. */
+    void (*reaped)(void *state, pid_t pid);
     /* Adds to the status that displays show. */
     void (*status)(void *state, struct agent_status *out);
     /* The job is over for this node: NODE_DONE. */

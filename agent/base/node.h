@@ -41,6 +41,7 @@ static inline bool worker_is_alive(const struct worker *w)
 
 struct feature;
 struct node;
+struct spawn_request;
 struct spawner;
 
 /* The functions by which a feature asks something of the agent. */
@@ -58,7 +59,11 @@ struct node_calls {
     uint64_t (*first_output)(struct node *n, int local_rank);
     uint64_t (*last_output)(struct node *n, int local_rank);
 
-    /* Reports that a feature whose ready(), looked() or ended() returned false can answer now. */
+    /* Fills in what spawn() needs to start the worker in this round, except its streams. */
+    int (*spawn_request)(struct node *n, int local_rank, struct spawn_request *req, struct err *e);
+
+    /* Reports that a feature whose ready(), may_start(), looked() or ended() returned false can
+     * answer now. */
     void (*go_on)(struct node *n);
     /* Makes this node leave the job, because it cannot do its part in the round. */
     void (*give_up)(struct node *n, const struct err *e);

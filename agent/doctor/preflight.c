@@ -86,10 +86,12 @@ static bool preflight_ready(void *state)
     return p->fit;
 }
 
-static pid_t preflight_helper(const void *state)
+static bool preflight_helpers(void *state, struct pids *out)
 {
     const struct preflight *p = state;
-    return facts_pid(p->facts);
+    if (facts_pid(p->facts))
+        pids_add(out, facts_pid(p->facts));
+    return true;
 }
 
 static void preflight_close(void *state, void (*on_closed)(void *arg), void *arg)
@@ -104,7 +106,7 @@ const struct feature preflight_feature = {
     .open = preflight_open,
     .prepare = preflight_prepare,
     .ready = preflight_ready,
-    .helper = preflight_helper,
+    .helpers = preflight_helpers,
     .close = preflight_close,
     .free = free,
 };

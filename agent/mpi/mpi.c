@@ -1,5 +1,6 @@
 #include "agent/mpi/mpi.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,21 +13,16 @@
 
 struct mpi {
     struct node *n;
-    uv_poll_t poll;
     struct pmi *pmi; /* one of the two */
     struct pmix *pmix;
-    bool alone; /* the round has one node */
+    struct uvx_watch *watch; /* of what pmix has */
+    bool alone;              /* the round has one node */
     int nranks, base_rank, world_size;
 };
 
-static void on_readable(uv_poll_t *poll, int status, int events)
+static void on_pmix_ready(void *arg)
 {
-    struct mpi *m = container_of(poll, struct mpi, poll);
-    (void)status, (void)events;
-    if (m->pmi)
-        pmi_ready(m->pmi);
-    else
-        pmix_ready(m->pmix);
+    pmix_ready(arg);
 }
 
 static void take_gathered(struct mpi *m, struct rd values, int nnodes)
@@ -93,22 +89,27 @@ static int mpi_open(void **state, struct node *n, struct err *e)
     struct mpi *m = xcalloc(1, sizeof(*m));
     const struct mpi_events own = {m, on_fence, on_abort, on_modex, on_modex_found};
     m->n = n;
-    int r = job->rdzv.mpi == MPI_PMI ? pmi_new(&m->pmi, job->rdzv.run_id, job->programs, &own, e)
-                                     : pmix_new(&m->pmix, job->rdzv.run_id, job->programs, &own, e);
-    if (r == 0) {
-        r = uv_poll_init(n->loop, &m->poll, m->pmi ? pmi_fd(m->pmi) : pmix_fd(m->pmix));
-        if (r < 0)
-            uvx_err(e, r, "the connections of MPI ranks");
-    }
-    if (r < 0) {
-        mpi_free(m);
-        return r;
-    }
-    log_verbose("the ranks find each other by %s (%s)", m->pmi ? "PMI" : "PMIx", job->mpi_reason);
-    uvx_own(n->scope, &m->poll);
-    uv_poll_start(&m->poll, UV_READABLE, on_readable);
     *state = m;
+    if (job->rdzv.mpi == MPI_PMI)
+        m->pmi = pmi_new(n->scope, job->rdzv.run_id, job->programs, &own);
+    else if (pmix_new(&m->pmix, job->rdzv.run_id, job->programs, &own, e) < 0)
+        return e->code;
+    if (m->pmix && !(m->watch = uvx_watch_new(n->scope, pmix_fd(m->pmix), on_pmix_ready, m->pmix)))
+        return err_sys(e, errno, "the connections of MPI ranks");
+    if (m->watch)
+        uvx_watch_for(m->watch, UV_READABLE);
+    log_verbose("the ranks find each other by %s (%s)", m->pmi ? "PMI" : "PMIx", job->mpi_reason);
     return 0;
+}
+
+static void mpi_close(void *state, void (*on_closed)(void *arg), void *arg)
+{
+    struct mpi *m = state;
+    if (m->pmi)
+        pmi_end(m->pmi);
+    uvx_watch_free(m->watch);
+    m->watch = NULL;
+    on_closed(arg);
 }
 
 static int mpi_begin(void *state, struct err *e)
@@ -216,5 +217,6 @@ const struct feature mpi_feature = {
     .request = mpi_request,
     .answer = mpi_answer,
     .gathered = mpi_gathered,
+    .close = mpi_close,
     .free = mpi_free,
 };

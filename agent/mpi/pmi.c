@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -28,7 +27,9 @@
 enum presence { PMI_ABSENT, PMI_HERE, PMI_FINALIZED };
 
 struct pmi_rank {
-    int fd; /* -1: not connected, or closed */
+    struct pmi *pmi;
+    int fd;                  /* -1: not connected, or closed */
+    struct uvx_watch *watch; /* of fd */
     enum presence presence;
     bool v2;       /* speaks PMI-2 since its init */
     bool in_fence; /* waits for the other ranks */
@@ -42,7 +43,7 @@ struct pmi_rank {
 };
 
 struct pmi {
-    int epoll;
+    struct uvx_scope *scope;
     struct mpi_events events;
     const struct programs *programs;
     int nnodes, nranks, base_rank, world_size;
@@ -150,10 +151,10 @@ static int appnum(const struct pmi *p, const struct pmi_rank *r)
     return programs_find(p->programs, p->base_rank + local_rank_of(p, r), NULL);
 }
 
-static void hang_up(struct pmi *p, struct pmi_rank *r)
+static void hang_up(struct pmi_rank *r)
 {
-    if (r->fd >= 0)
-        epoll_ctl(p->epoll, EPOLL_CTL_DEL, r->fd, NULL);
+    uvx_watch_free(r->watch);
+    r->watch = NULL;
     close_fd(&r->fd);
 }
 
@@ -166,7 +167,7 @@ __attribute__((format(printf, 3, 4))) static void broken(struct pmi *p, struct p
     va_start(ap, fmt);
     vsnprintf(how, sizeof(how), fmt, ap);
     va_end(ap);
-    hang_up(p, r);
+    hang_up(r);
     p->events.on_abort(p->events.arg, local_rank_of(p, r), 1, how);
 }
 
@@ -635,27 +636,17 @@ static void receive(struct pmi *p, struct pmi_rank *r)
         r->len += (size_t)n;
         take_messages(p, r);
     } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
-        hang_up(p, r); /* its exit says the rest */
+        hang_up(r); /* its exit says the rest */
     }
 }
 
 /* ------------------------------------------------------------------------------------ the driver
  */
 
-int pmi_fd(const struct pmi *p)
+static void on_readable(void *arg)
 {
-    return p->epoll;
-}
-
-void pmi_ready(struct pmi *p)
-{
-    struct epoll_event events[64];
-    int n = epoll_wait(p->epoll, events, ARRAY_LEN(events), 0);
-    for (int i = 0; i < n; i++) {
-        struct pmi_rank *r = &p->ranks[events[i].data.u32];
-        if (r->fd >= 0)
-            receive(p, r);
-    }
+    struct pmi_rank *r = arg;
+    receive(r->pmi, r);
 }
 
 void pmi_look(struct pmi *p, int local_rank)
@@ -668,18 +659,19 @@ void pmi_look(struct pmi *p, int local_rank)
 int pmi_connect(struct pmi *p, int local_rank, struct err *e)
 {
     struct pmi_rank *r = &p->ranks[local_rank];
-    struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)local_rank};
     int fds[2];
     assert(r->fd < 0 && r->presence == PMI_ABSENT);
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
         return err_sys(e, errno, "PMI connection of local rank %d", local_rank);
     r->fd = fds[0];
-    if (epoll_ctl(p->epoll, EPOLL_CTL_ADD, r->fd, &event) < 0) {
+    r->watch = uvx_watch_new(p->scope, r->fd, on_readable, r);
+    if (!r->watch) {
         int rc = err_sys(e, errno, "PMI connection of local rank %d", local_rank);
         close_fd(&r->fd);
         close(fds[1]);
         return rc;
     }
+    uvx_watch_for(r->watch, UV_READABLE);
     return fds[1];
 }
 
@@ -697,14 +689,11 @@ const char *pmi_exit_fault(struct pmi *p, int local_rank)
     return NULL;
 }
 
-int pmi_new(struct pmi **out, const char *run_id, const struct programs *programs,
-            const struct mpi_events *events, struct err *e)
+struct pmi *pmi_new(struct uvx_scope *scope, const char *run_id, const struct programs *programs,
+                    const struct mpi_events *events)
 {
-    int epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (epoll < 0)
-        return err_sys(e, errno, "epoll for PMI");
-    struct pmi *p = *out = xcalloc(1, sizeof(*p));
-    *p = (struct pmi){.epoll = epoll, .events = *events, .programs = programs};
+    struct pmi *p = xcalloc(1, sizeof(*p));
+    *p = (struct pmi){.scope = scope, .events = *events, .programs = programs};
     snprintf(p->run_id, sizeof(p->run_id), "%s", run_id);
     for (char *c = p->run_id; *c; c++) { /* a word of the protocol */
         if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.", *c))
@@ -712,15 +701,20 @@ int pmi_new(struct pmi **out, const char *run_id, const struct programs *program
     }
     map_init(&p->keys);
     map_init(&p->attrs);
-    return 0;
+    return p;
+}
+
+void pmi_end(struct pmi *p)
+{
+    for (int i = 0; i < p->nranks; i++)
+        hang_up(&p->ranks[i]);
 }
 
 static void end_round(struct pmi *p)
 {
-    for (int i = 0; i < p->nranks; i++) {
-        close_fd(&p->ranks[i].fd);
+    pmi_end(p);
+    for (int i = 0; i < p->nranks; i++)
         free(p->ranks[i].in);
-    }
     free(p->ranks);
     p->ranks = NULL;
     p->nranks = p->nfenced = 0;
@@ -739,7 +733,7 @@ void pmi_begin(struct pmi *p, const struct rank_table *table, int group_rank)
     p->world_size = table->world_size;
     p->ranks = xcalloc((size_t)p->nranks, sizeof(*p->ranks));
     for (int i = 0; i < p->nranks; i++)
-        p->ranks[i].fd = -1;
+        p->ranks[i] = (struct pmi_rank){.pmi = p, .fd = -1};
     pmi_mapping(table, p->mapping);
     snprintf(p->name, sizeof(p->name), "%s_%u", p->run_id, table->gen.counter);
 }
@@ -749,6 +743,5 @@ void pmi_free(struct pmi *p)
     if (!p)
         return;
     end_round(p);
-    close_fd(&p->epoll);
     free(p);
 }

@@ -5,7 +5,7 @@
  *
  * Puts of this node are sent to the other nodes with the next fence; a get is answered from what
  * this node has. So a fence costs one message of each node, and no rank waits for another node
- * between fences. Without libuv: pmi_fd() becomes readable, and pmi_ready() serves.
+ * between fences.
  *
  *   a worker sends what is not PMI       on_abort, with the line in the text
  *   it ends without having finalized     pmi_exit_fault() says so
@@ -17,21 +17,21 @@
 #include "agent/base/programs.h"
 #include "core/bytes.h"
 #include "core/err.h"
+#include "core/uvx.h"
 #include "rendezvous/rules/rank_table.h"
 
 struct pmi;
 
-/* run_id: names the job to the program, with the number of the round. programs: NULL, there is one;
- * borrowed. */
-int pmi_new(struct pmi **out, const char *run_id, const struct programs *programs,
-            const struct mpi_events *events, struct err *e);
+/* scope: gets the handles; borrowed. run_id: names the job to the program, with the number of the
+ * round. programs: NULL, there is one; borrowed. */
+struct pmi *pmi_new(struct uvx_scope *scope, const char *run_id, const struct programs *programs,
+                    const struct mpi_events *events);
+/* Ends the connections; before the scope is closed. */
+void pmi_end(struct pmi *p);
 void pmi_free(struct pmi *p); /* NULL is allowed */
 
 /* A round begins; the one before is forgotten. The table is read here only. */
 void pmi_begin(struct pmi *p, const struct rank_table *table, int group_rank);
-
-int pmi_fd(const struct pmi *p);
-void pmi_ready(struct pmi *p);
 
 /* Reads what this worker has sent, now that its process ends. */
 void pmi_look(struct pmi *p, int local_rank);

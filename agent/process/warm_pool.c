@@ -6,21 +6,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/process/spawn.h"
+#include "agent/process/sweep.h"
 #include "core/bytes.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/uvx.h"
 
-#define FORK_NS     1000000000u /* limit for a fork */
-#define FORK_MAX    64          /* children in one message */
+#define FORK_NS     1000000000u  /* limit for a fork */
+#define END_NS      10000000000u /* limit for the end of those that were killed */
+#define SWEEP_MS    2
+#define FORK_MAX    64 /* children in one message */
 #define MESSAGE_MAX 4096
 
 /* The text of warm_pool.py. */
@@ -40,9 +44,11 @@ enum interpreter_state {
 };
 
 struct interpreter {
+    struct warm_pool *pool;
     enum interpreter_state state;
     pid_t pid;
     int fd;
+    struct uvx_watch *watch; /* of fd */
 };
 
 struct child {
@@ -51,10 +57,11 @@ struct child {
 };
 
 struct warm_pool {
-    struct warm_pool_opts opts;
+    struct node *node;
     int n; /* workers of this node */
-    uv_poll_t poll;
-    int epfd;                         /* the interpreters' sockets */
+    struct uvx_scope scope;
+    uv_timer_t ending; /* looks whether those that were killed have ended */
+    struct sweep sweep;
     struct interpreter *interpreters; /* one for each worker; the first one may fork */
     struct child *children;           /* that can be started */
     int nchildren;
@@ -63,9 +70,11 @@ struct warm_pool {
     uint64_t forking_ns; /* when that began */
     bool one_each;       /* the interpreters do not fork */
     bool useless;        /* there are no warm starts in this job */
-    pid_t *pids;         /* for warm_pool_pids() */
+    bool told;           /* that the workers of this round wait */
     /* Whether the workers of the first round wait for the first interpreter. */
     enum { NOT_AWAITED, AWAITED, SETTLED } first_round;
+    void (*on_closed)(void *arg);
+    void *on_closed_arg;
 };
 
 /* ----------------------------------------------------------------------------------- their ends */
@@ -80,16 +89,13 @@ static void drop_interpreter(struct warm_pool *s, struct interpreter *in)
 {
     if (in->state == FORKS)
         end_forking(s);
-    if (in->fd >= 0) /* a child that has not executed its program yet may have a copy */
-        epoll_ctl(s->epfd, EPOLL_CTL_DEL, in->fd, NULL);
+    uvx_watch_free(in->watch);
     close_fd(&in->fd);
-    *in = (struct interpreter){.state = ABSENT, .fd = -1};
+    *in = (struct interpreter){.pool = s, .state = ABSENT, .fd = -1};
 }
 
-void warm_pool_kill(struct warm_pool *s)
+static void kill_all(struct warm_pool *s)
 {
-    if (!s)
-        return;
     for (int i = 0; i < s->n; i++) {
         if (s->interpreters[i].state != ABSENT)
             kill(s->interpreters[i].pid, SIGKILL);
@@ -106,7 +112,7 @@ static void give_up_pool(struct warm_pool *s, const char *why)
 {
     log_verbose("no warm starts: %s", why);
     s->useless = true;
-    warm_pool_kill(s);
+    kill_all(s);
 }
 
 /* The workers of the first round need not wait any more. */
@@ -115,7 +121,7 @@ static void settle(struct warm_pool *s)
     if (s->first_round != AWAITED)
         return;
     s->first_round = SETTLED;
-    s->opts.on_settled(s->opts.settled_arg);
+    s->node->calls->go_on(s->node);
 }
 
 static void settle_if_loaded(struct warm_pool *s)
@@ -124,9 +130,10 @@ static void settle_if_loaded(struct warm_pool *s)
         settle(s);
 }
 
-void warm_pool_reaped(struct warm_pool *s, pid_t pid)
+static void warm_reaped(void *state, pid_t pid)
 {
-    for (int i = 0; s && i < s->n; i++) {
+    struct warm_pool *s = state;
+    for (int i = 0; i < s->n; i++) {
         struct interpreter *in = &s->interpreters[i];
         if (in->state == ABSENT || in->pid != pid)
             continue;
@@ -137,7 +144,7 @@ void warm_pool_reaped(struct warm_pool *s, pid_t pid)
         settle_if_loaded(s);
         return;
     }
-    for (int i = 0; s && i < s->nchildren; i++) {
+    for (int i = 0; i < s->nchildren; i++) {
         if (s->children[i].pid == pid) {
             close_fd(&s->children[i].fd);
             s->children[i] = s->children[--s->nchildren];
@@ -146,20 +153,23 @@ void warm_pool_reaped(struct warm_pool *s, pid_t pid)
     }
 }
 
-size_t warm_pool_pids(struct warm_pool *s, const pid_t **out)
+static bool warm_helpers(void *state, struct pids *out)
 {
-    size_t n = 0;
-    *out = NULL;
-    if (!s)
-        return 0;
+    struct warm_pool *s = state;
+    if (s->nforking && mono_ns() - s->forking_ns < FORK_NS)
+        return false;
     for (int i = 0; i < s->n; i++) {
         if (s->interpreters[i].state != ABSENT)
-            s->pids[n++] = s->interpreters[i].pid;
+            pids_add(out, s->interpreters[i].pid);
     }
     for (int i = 0; i < s->nchildren; i++)
-        s->pids[n++] = s->children[i].pid;
-    *out = s->pids;
-    return n;
+        pids_add(out, s->children[i].pid);
+    return true;
+}
+
+static void warm_killed(void *state)
+{
+    kill_all(state);
 }
 
 /* ------------------------------------------------------------------------------- an interpreter */
@@ -167,7 +177,7 @@ size_t warm_pool_pids(struct warm_pool *s, const pid_t **out)
 /* The interpreter's arguments and the worker's in one block: see warm_pool.py. */
 static char **interpreter_argv(const struct warm_pool *s, const struct spawn_request *req, int fd)
 {
-    const struct job_spec *job = s->opts.job;
+    const struct job_spec *job = s->node->job;
     char code[128], at[16];
     const char *words[16];
     size_t n = 0, bytes = 0, count = 0, skip = 0;
@@ -203,6 +213,8 @@ static char **interpreter_argv(const struct warm_pool *s, const struct spawn_req
     return argv;
 }
 
+static void on_readable(void *arg);
+
 static int spawn_interpreter(struct warm_pool *s, int local_rank, struct err *e)
 {
     struct interpreter *in = &s->interpreters[local_rank];
@@ -218,26 +230,28 @@ static int spawn_interpreter(struct warm_pool *s, int local_rank, struct err *e)
     if (null < 0 || out < 0 || err < 0 ||
         send(ours, warm_pool_code, len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         return err_sys(e, errno, "prepare an interpreter");
-    int r = s->opts.request(s->opts.arg, local_rank, &req, e);
+    int r = s->node->calls->spawn_request(s->node, local_rank, &req, e);
     if (r < 0)
         return r;
     char **argv = interpreter_argv(s, &req, theirs);
     free(req.owned[1]);
-    req.path = s->opts.job->warm.python;
+    req.path = s->node->job->warm.python;
     req.argv = argv;
     req.owned[1] = argv;
     memcpy(req.stdio, (int[3]){null, out, err}, sizeof(req.stdio));
     req.keep = &theirs;
     req.nkeep = 1;
     req.cpus = NULL;
-    r = spawn(s->opts.spawner, &req, &in->pid, &pidfd, e);
+    r = spawn(s->node->spawner, &req, &in->pid, &pidfd, e);
     if (r < 0)
         return r;
     close_fd(&pidfd);
-    struct epoll_event ev = {.events = EPOLLIN, .data.u32 = (uint32_t)local_rank};
-    epoll_ctl(s->epfd, EPOLL_CTL_ADD, ours, &ev);
     in->fd = take_fd(&ours);
     in->state = LOADING;
+    in->watch = uvx_watch_new(&s->scope, in->fd, on_readable, in);
+    if (!in->watch)
+        return err_sys(e, errno, "watch an interpreter");
+    uvx_watch_for(in->watch, UV_READABLE);
     return 0;
 }
 
@@ -281,10 +295,11 @@ static void ask_for_children(struct warm_pool *s)
         close_fd(&theirs[--n]);
 }
 
-void warm_pool_fill(struct warm_pool *s)
+/* Begins to bring up what is missing. */
+static void fill(struct warm_pool *s)
 {
     struct err e = ERR_INIT;
-    if (!s || s->useless)
+    if (s->useless)
         return;
     for (int i = 0; i < (s->one_each ? s->n : 1); i++) {
         if (s->interpreters[i].state == ABSENT && spawn_interpreter(s, i, &e) < 0) {
@@ -296,15 +311,43 @@ void warm_pool_fill(struct warm_pool *s)
         ask_for_children(s);
 }
 
-bool warm_pool_await(struct warm_pool *s)
+static void warm_prepare(void *state)
 {
-    if (!s || s->useless || !s->opts.job->warm.first_round || s->first_round == SETTLED)
-        return false;
+    struct warm_pool *s = state;
+    s->told = false;
+}
+
+/* Before the first round: whether workers can begin warm, or cannot, is known. */
+static bool warm_may_start(void *state)
+{
+    struct warm_pool *s = state;
+    if (s->useless || !s->node->job->warm.first_round || s->first_round == SETTLED)
+        return true;
     s->first_round = AWAITED;
-    warm_pool_fill(s);
+    fill(s);
     if (s->useless)
         s->first_round = SETTLED;
-    return s->first_round == AWAITED;
+    else if (!s->told)
+        log_verbose("the first workers wait for a warm interpreter");
+    s->told = true;
+    return s->useless;
+}
+
+/* Interpreters for the next start are made when the workers run. */
+static void warm_state_changed(void *state, enum node_state from)
+{
+    struct warm_pool *s = state;
+    (void)from;
+    if (s->node->state == NODE_RUNNING)
+        fill(s);
+}
+
+static void warm_worker_started(void *state, const struct worker *w)
+{
+    struct warm_pool *s = state;
+    (void)w;
+    if (s->node->state == NODE_RUNNING) /* it has been started again */
+        fill(s);
 }
 
 /* ------------------------------------------------------------------------------------- messages */
@@ -344,45 +387,33 @@ static void on_message(struct warm_pool *s, int local_rank, char *text)
         in->state = WAITS;
         s->one_each = true;
         log_verbose("the interpreter of local rank %d is warm", local_rank);
-        warm_pool_fill(s);
+        fill(s);
     } else if (strncmp(text, "forked", 6) == 0) {
         add_children(s, text + 6);
     } else if (strcmp(text, "later") == 0) {
         settle(s);
     } else if (strcmp(text, "stale") == 0) {
         log_verbose("a file of the program has changed: another interpreter takes over");
-        warm_pool_kill(s);
-        warm_pool_fill(s);
+        kill_all(s);
+        fill(s);
     } else {
         give_up_pool(s, strncmp(text, "useless ", 8) == 0 ? text + 8 : text);
     }
 }
 
-static void on_readable(uv_poll_t *poll, int status, int events)
+static void on_readable(void *arg)
 {
-    struct warm_pool *s = container_of(poll, struct warm_pool, poll);
-    struct epoll_event ready[16];
+    struct interpreter *in = arg;
+    struct warm_pool *s = in->pool;
     char text[MESSAGE_MAX];
-    (void)status, (void)events;
-    int n = epoll_wait(s->epfd, ready, (int)ARRAY_LEN(ready), 0);
-    for (int i = 0; i < n; i++) {
-        struct interpreter *in = &s->interpreters[ready[i].data.u32];
-        if (in->state == ABSENT)
-            continue;
-        ssize_t len = recv(in->fd, text, sizeof(text) - 1, MSG_DONTWAIT);
-        if (len > 0) {
-            text[len] = '\0';
-            on_message(s, (int)ready[i].data.u32, text);
-        } else if (len == 0 || errno != EAGAIN) {
-            epoll_ctl(s->epfd, EPOLL_CTL_DEL, in->fd, NULL); /* warm_pool_reaped() does the rest */
-        }
+    ssize_t len = recv(in->fd, text, sizeof(text) - 1, MSG_DONTWAIT);
+    if (len > 0) {
+        text[len] = '\0';
+        on_message(s, (int)(in - s->interpreters), text);
+    } else if (len == 0 || errno != EAGAIN) {
+        uvx_watch_for(in->watch, 0); /* warm_reaped() does the rest */
     }
     settle_if_loaded(s);
-}
-
-bool warm_pool_is_forking(const struct warm_pool *s)
-{
-    return s && s->nforking && mono_ns() - s->forking_ns < FORK_NS;
 }
 
 /* ------------------------------------------------------------------------------------- a worker */
@@ -429,12 +460,13 @@ static int order_file(const struct spawn_request *req)
     return fd;
 }
 
-bool warm_pool_start(struct warm_pool *s, int local_rank, const struct spawn_request *req,
-                     pid_t *pid, int *pidfd)
+static bool warm_worker_takes(void *state, const struct worker *w, const struct spawn_request *req,
+                              pid_t *pid, int *pidfd)
 {
-    if (!s || req->cwd)
+    struct warm_pool *s = state;
+    struct interpreter *in = &s->interpreters[w->local_rank];
+    if (req->cwd)
         return false;
-    struct interpreter *in = &s->interpreters[local_rank];
     if (!s->nchildren && in->state != WAITS)
         return false;
     int fds[4 + SPAWN_KEEP_MAX] = {order_file(req), req->stdio[0], req->stdio[1], req->stdio[2]};
@@ -462,36 +494,71 @@ bool warm_pool_start(struct warm_pool *s, int local_rank, const struct spawn_req
 
 /* ------------------------------------------------------------------------------------- lifetime */
 
-struct warm_pool *warm_pool_new(const struct warm_pool_opts *opts, struct err *e)
+static int warm_open(void **state, struct node *n, struct err *e)
 {
-    struct warm_pool *s = xcalloc(1, sizeof(*s));
-    size_t n = (size_t)opts->job->nproc;
-    *s = (struct warm_pool){.opts = *opts, .n = opts->job->nproc};
-    s->epfd = epoll_create1(EPOLL_CLOEXEC);
-    if (s->epfd < 0 || uv_poll_init(opts->loop, &s->poll, s->epfd) < 0) {
-        err_sys(e, errno, "watch warm interpreters");
-        close_fd(&s->epfd);
-        free(s);
-        return NULL;
-    }
-    uvx_own(opts->scope, &s->poll);
-    uv_poll_start(&s->poll, UV_READABLE, on_readable);
-    s->interpreters = xcalloc(n, sizeof(*s->interpreters));
-    s->children = xcalloc(n, sizeof(*s->children));
-    s->pids = xcalloc(2 * n, sizeof(*s->pids));
-    for (size_t i = 0; i < n; i++)
-        s->interpreters[i].fd = -1;
-    return s;
+    (void)e;
+    if (!n->job->warm.modules || n->job->nproc == 0)
+        return 0;
+    struct warm_pool *s = *state = xcalloc(1, sizeof(*s));
+    *s = (struct warm_pool){.node = n, .n = n->job->nproc};
+    uvx_scope_init(&s->scope, n->loop);
+    uv_timer_init(n->loop, &s->ending);
+    uvx_own(&s->scope, &s->ending);
+    s->interpreters = xcalloc((size_t)s->n, sizeof(*s->interpreters));
+    s->children = xcalloc((size_t)s->n, sizeof(*s->children));
+    for (int i = 0; i < s->n; i++)
+        s->interpreters[i] = (struct interpreter){.pool = s, .fd = -1};
+    return 0;
 }
 
-void warm_pool_free(struct warm_pool *s)
+static void warm_finish(void *state, const struct rdzv_result *result)
 {
-    if (!s)
-        return;
-    warm_pool_kill(s);
-    close_fd(&s->epfd);
+    (void)result;
+    kill_all(state);
+}
+
+/* The interpreters end before the agent does. */
+static void on_ending(uv_timer_t *t)
+{
+    struct warm_pool *s = container_of(t, struct warm_pool, ending);
+    bool overdue = mono_ns() - s->sweep.started_ns > END_NS;
+    if (sweep_step(&s->sweep, NULL, 0) > 0 && !overdue)
+        uv_timer_start(t, on_ending, SWEEP_MS, 0);
+    else
+        uvx_scope_close(&s->scope, s->on_closed, s->on_closed_arg);
+}
+
+static void warm_close(void *state, void (*on_closed)(void *arg), void *arg)
+{
+    struct warm_pool *s = state;
+    s->on_closed = on_closed;
+    s->on_closed_arg = arg;
+    s->useless = true;
+    kill_all(s);
+    sweep_init(&s->sweep);
+    on_ending(&s->ending);
+}
+
+static void warm_free(void *state)
+{
+    struct warm_pool *s = state;
     free(s->interpreters);
     free(s->children);
-    free(s->pids);
     free(s);
 }
+
+const struct feature warm_feature = {
+    .name = "warm interpreters",
+    .open = warm_open,
+    .prepare = warm_prepare,
+    .state_changed = warm_state_changed,
+    .may_start = warm_may_start,
+    .worker_takes = warm_worker_takes,
+    .worker_started = warm_worker_started,
+    .helpers = warm_helpers,
+    .killed = warm_killed,
+    .reaped = warm_reaped,
+    .finish = warm_finish,
+    .close = warm_close,
+    .free = warm_free,
+};

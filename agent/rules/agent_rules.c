@@ -877,10 +877,11 @@ const char *agent_rules_why(const struct agent_rules *r)
 
 enum agent_awaits agent_rules_awaits(const struct agent_rules *r)
 {
-    return r->round.preparing ? AGENT_AWAITS_READY
-           : r->look.waits    ? AGENT_AWAITS_LOOK
-           : r->round.asked   ? AGENT_AWAITS_ENDED
-                              : AGENT_AWAITS_NOTHING;
+    return r->round.preparing                                               ? AGENT_AWAITS_READY
+           : state_of(r) == NODE_STARTING && !r->round.begun && !r->leaving ? AGENT_AWAITS_START
+           : r->look.waits                                                  ? AGENT_AWAITS_LOOK
+           : r->round.asked                                                 ? AGENT_AWAITS_ENDED
+                                                                            : AGENT_AWAITS_NOTHING;
 }
 
 enum stop_reason agent_rules_look_reason(const struct agent_rules *r)

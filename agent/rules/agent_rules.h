@@ -223,6 +223,7 @@ const char *agent_rules_why(const struct agent_rules *r);
 enum agent_awaits {
     AGENT_AWAITS_NOTHING,
     AGENT_AWAITS_READY,
+    AGENT_AWAITS_START, /* the round is made */
     AGENT_AWAITS_LOOK,
     AGENT_AWAITS_ENDED
 };

@@ -246,10 +246,12 @@ static bool stacks_merge(const struct rdzv_answers *answers, struct buf *out)
            gather_merge(answers, out);
 }
 
-static pid_t stacks_helper(const void *state)
+static bool stacks_helpers(void *state, struct pids *out)
 {
     const struct stacks *s = state;
-    return gatherer_pid(s->gatherer);
+    if (gatherer_pid(s->gatherer))
+        pids_add(out, gatherer_pid(s->gatherer));
+    return true;
 }
 
 static void stacks_report(void *state, struct report_input *in)
@@ -280,7 +282,7 @@ const struct feature stacks_feature = {
     .answer = stacks_answer,
     .merge = stacks_merge,
     .looked = stacks_looked,
-    .helper = stacks_helper,
+    .helpers = stacks_helpers,
     .report = stacks_report,
     .close = stacks_close,
     .free = stacks_free,

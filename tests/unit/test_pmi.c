@@ -1,7 +1,6 @@
 /* PMI as MPI programs speak it, word for word, with the server's other nodes in this process. */
 #include "agent/mpi/pmi.h"
 
-#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 
 #include "core/fd.h"
 #include "core/mem.h"
+#include "tests/lib/loop.h"
 #include "tests/lib/test.h"
 
 #define NODES_MAX 3
@@ -24,6 +24,8 @@ static struct node {
 } nodes[NODES_MAX];
 
 static struct rank_table table;
+static uv_loop_t loop;
+static struct uvx_scope scope;
 
 static void on_fence(void *arg, const void *value, size_t len)
 {
@@ -46,6 +48,8 @@ static void on_abort(void *arg, int local_rank, int exit_code, const char *how)
 static void begin(int nnodes, const int *nproc)
 {
     struct err e = ERR_INIT;
+    loop_setup(&loop);
+    uvx_scope_init(&scope, &loop);
     rank_table_init(&table);
     ck_assert_int_eq(rank_table_alloc(&table, nnodes), 0);
     table.gen.counter = 3;
@@ -58,7 +62,7 @@ static void begin(int nnodes, const int *nproc)
         struct node *n = &nodes[i];
         const struct mpi_events events = {.arg = n, .on_fence = on_fence, .on_abort = on_abort};
         memset(n, 0, sizeof(*n));
-        ck_assert_int_eq(pmi_new(&n->pmi, "job 1", NULL, &events, &e), 0);
+        n->pmi = pmi_new(&scope, "job 1", NULL, &events);
         pmi_begin(n->pmi, &table, i);
         for (int k = 0; k < nproc[i]; k++) {
             n->fds[k] = pmi_connect(n->pmi, k, &e);
@@ -67,8 +71,14 @@ static void begin(int nnodes, const int *nproc)
     }
 }
 
+static void on_closed(void *closed)
+{
+    *(bool *)closed = true;
+}
+
 static void end(void)
 {
+    bool closed = false;
     for (int i = 0; i < NODES_MAX; i++) {
         for (int k = 0; k < RANKS_MAX; k++) {
             if (nodes[i].fds[k] > 0)
@@ -78,20 +88,16 @@ static void end(void)
         pmi_free(nodes[i].pmi);
         nodes[i] = (struct node){0};
     }
+    uvx_scope_close(&scope, on_closed, &closed);
+    loop_run_until(&loop, &closed, 10, "the connections are closed");
+    loop_teardown(&loop);
     rank_table_fini(&table);
-}
-
-static void serve(struct node *n)
-{
-    struct pollfd p = {.fd = pmi_fd(n->pmi), .events = POLLIN};
-    while (poll(&p, 1, 0) > 0)
-        pmi_ready(n->pmi);
 }
 
 static void say(struct node *n, int rank, const char *text)
 {
     ck_assert_int_eq(write(n->fds[rank], text, strlen(text)), (ssize_t)strlen(text));
-    serve(n);
+    loop_turns(&loop, 3);
 }
 
 /* The answers that a rank has received since the last call. */

@@ -367,8 +367,13 @@ def case_callbacks_that_wait():
 
 def case_a_callback_that_waits_for_another_thread():
     g = dist.new_group()
-    free, after = threading.Event(), []
-    held = dist.all_reduce(torch.ones(2), group=g, async_op=True).get_future().then(lambda f: free.wait(60))
+    free, begun, after = threading.Event(), threading.Event(), []
+    # The message comes when the callback is there: after that, then() would call it in this thread.
+    held = dist.irecv(torch.zeros(1), other(), group=g, tag=6).get_future().then(lambda f: (begun.set(), free.wait(60))[1])
+    tell()
+    hear()
+    dist.isend(SIGNAL, other(), group=g, tag=6)
+    assert begun.wait(30)
     for _ in range(20):  # the others go on meanwhile
         after.append(dist.all_reduce(torch.ones(2), group=g, async_op=True).get_future().then(lambda f: f.value()[0]))
     for future in after:

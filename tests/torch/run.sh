@@ -31,7 +31,7 @@ in_time() {
 add() { # name of the PyTorch, interpreter
     local name command
     for name in ${TORCH_TESTS:-store_peer test_scripts test_warm_torch test_hosts test_backend test_detection
-        test_torchrun pytorch_own}; do
+        test_torchrun pytorch_own sanitized}; do
         command=$(printf '%q %q' "$2" "$here/$name.py")
         [ "$name" != test_torchrun ] || command="$alone $command --live"
         printf '#!/bin/bash\nexec %s\n' "$command" >"$links/$1_$name"

@@ -8,12 +8,12 @@
 #include "core/fsm.h"
 #include "core/mem.h"
 #include "rendezvous/rules/delay.h"
+#include "rendezvous/rules/failure_queue.h"
 #include "rendezvous/rules/text.h"
 
 #define NEVER        UINT64_MAX
 #define LOG_EVERY_NS 5000000000u
 #define LOG_FIRST_NS 2000000000u /* until the first line about waiting */
-#define QUEUE_MAX    4096        /* failures not yet acknowledged: one per worker */
 /* A node that leaves repeats its status every LEAVE_AGAIN_NS, and ends when the coordinator has not
  * answered for LEAVE_NS. */
 #define LEAVE_NS       5000000000u
@@ -44,12 +44,6 @@ static const struct fsm_state round_states[] = {
 #define DUE_LEASE         512u
 #define DUE_LIST_RAN      1024u
 #define DUE_LIST_PREPARED 2048u
-
-struct queued_failure {
-    uint32_t seq;
-    uint8_t *bytes; /* encoded; owned */
-    size_t len;
-};
 
 struct member_state {
     struct member_rules rules;
@@ -104,11 +98,8 @@ struct member_state {
     int last_rank, node_restarts;
     char loss_text[RDZV_TEXT_MAX];
 
-    /* Failures. */
-    struct queued_failure *queue;
-    size_t nqueue, cap_queue;
-    uint32_t last_seq, sent_seq, failures_total;
-    struct buf failure_bytes; /* of the status that was taken last */
+    struct failure_queue failures;
+    uint32_t failures_total; /* of the round, in the queue or not */
 
     /* The end. */
     bool leaving;
@@ -176,16 +167,13 @@ void member_state_free(struct member_state *m)
 {
     if (!m)
         return;
-    for (size_t i = 0; i < m->nqueue; i++)
-        free(m->queue[i].bytes);
-    free(m->queue);
+    failure_queue_fini(&m->failures);
     free(m->ports);
     free(m->respawns);
     free((void *)m->result.failures);
     rank_table_fini(&m->table);
     rdzv_peers_fini(&m->list_ran);
     rdzv_peers_fini(&m->list_prepared);
-    buf_fini(&m->failure_bytes);
     free(m);
 }
 
@@ -278,33 +266,6 @@ static void end(struct member_state *m)
     maybe_finish(m);
 }
 
-/* Collects this node's own failures, for a result that the coordinator did not make. */
-static void result_from_queue(struct member_state *m)
-{
-    if (m->nqueue == 0)
-        return;
-    size_t n = 0, *order = xcalloc(m->nqueue, sizeof(*order));
-    struct failure *all = xcalloc(m->nqueue, sizeof(*all)), *kept;
-    for (size_t i = 0; i < m->nqueue; i++) {
-        struct rd r = rd_init(m->queue[i].bytes, m->queue[i].len);
-        n += failure_decode(&r, &all[n]);
-    }
-    size_t keep = n < RDZV_REPORT_MAX ? n : RDZV_REPORT_MAX;
-    kept = xcalloc(keep, sizeof(*kept));
-    failure_order(all, n, order);
-    for (size_t i = 0; i < keep; i++)
-        kept[i] = all[order[i]];
-    if (kept[0].kind != FAILURE_STOPPED) {
-        m->result.failures = kept;
-        m->result.n = keep;
-        m->result.omitted = n - keep;
-    } else {
-        free(kept);
-    }
-    free(all);
-    free(order);
-}
-
 /* Ends this node with a result that the coordinator did not make. The other nodes may go on: the
  * workers here end with the lease at the latest. */
 static void member_state_end_alone(struct member_state *m, enum stop_reason reason, int code,
@@ -318,7 +279,7 @@ static void member_state_end_alone(struct member_state *m, enum stop_reason reas
     m->alone = true;
     text_set(m->result.text, sizeof(m->result.text), "%s", text);
     if (code != 0)
-        result_from_queue(m);
+        failure_queue_result(&m->failures, &m->result);
     end(m);
 }
 
@@ -337,18 +298,6 @@ void member_state_fail(struct member_state *m, const char *text)
 }
 
 /* ---------------------------------------------------------------------------------------- views */
-
-static void drop_acknowledged(struct member_state *m, uint32_t acked)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < m->nqueue; i++) {
-        if (m->queue[i].seq <= acked)
-            free(m->queue[i].bytes);
-        else
-            m->queue[kept++] = m->queue[i];
-    }
-    m->nqueue = kept;
-}
 
 static void take_respawns(struct member_state *m, const struct rdzv_view *v)
 {
@@ -478,7 +427,7 @@ static void note_view(struct member_state *m, const struct rdzv_view *v, uint64_
     m->spare = v->spare;
     if (v->lease)
         renew_lease(m, v->echo_ns);
-    drop_acknowledged(m, v->acked);
+    failure_queue_acknowledge(&m->failures, v->acked);
 }
 
 void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64_t now)
@@ -598,25 +547,11 @@ void member_state_prepared(struct member_state *m, const uint16_t *ports, int n,
     m->due |= DUE_STATUS;
 }
 
-static void queue_failure(struct member_state *m, const struct failure *f)
-{
-    struct buf b = BUF_INIT;
-    if (m->nqueue >= QUEUE_MAX)
-        return; /* counted in failures_total */
-    failure_encode(&b, f);
-    xbuf_reserve(&b, 0);
-    if (m->nqueue == m->cap_queue) {
-        m->cap_queue = m->cap_queue ? 2 * m->cap_queue : 8;
-        m->queue = xrealloc(m->queue, m->cap_queue * sizeof(*m->queue));
-    }
-    m->queue[m->nqueue++] = (struct queued_failure){++m->last_seq, b.data, b.len};
-}
-
 void member_state_failed(struct member_state *m, const struct failure *f)
 {
     if (!member_state_has_workers(m) || (m->due & DUE_RUN))
         return;
-    queue_failure(m, f);
+    failure_queue_add(&m->failures, f);
     if (m->rules.hello.restart_policy == RESTART_GROUP)
         move_round(m, STOPPING); /* the agent does so by itself; on_stop reports what follows */
     m->due |= DUE_STATUS;
@@ -639,7 +574,7 @@ void member_state_stopped(struct member_state *m, const struct failure *all, siz
     size_t *order = xcalloc(n, sizeof(*order));
     failure_order(all, n, order);
     for (size_t i = 0; i < keep; i++)
-        queue_failure(m, &all[order[i]]);
+        failure_queue_add(&m->failures, &all[order[i]]);
     free(order);
     m->failures_total = (uint32_t)n;
     go_idle(m);
@@ -791,7 +726,7 @@ void member_state_connected(struct member_state *m, uint64_t now)
     m->answered = false;
     m->connected_ns = now;
     m->view_sent_ns = m->view_seen_ns = 0;
-    m->sent_seq = 0; /* all that is not acknowledged is sent again */
+    failure_queue_resend(&m->failures);
     m->due &= ~DUE_DISCONNECT;
     m->due |= DUE_HELLO | DUE_STATUS;
     /* The coordinator may be a candidate. (A witness that has lost its coordinator votes too.) */
@@ -1106,14 +1041,6 @@ static void check_contact(const struct member_state *m)
     assert(m->heartbeat_ns && m->dead_ns);
 }
 
-static void check_failures(const struct member_state *m)
-{
-    assert(m->nqueue <= m->cap_queue && m->nqueue <= QUEUE_MAX && m->sent_seq <= m->last_seq);
-    for (size_t i = 0; i < m->nqueue; i++)
-        assert(m->queue[i].seq <= m->last_seq && m->queue[i].len &&
-               (i == 0 || m->queue[i - 1].seq < m->queue[i].seq));
-}
-
 static void check_end(const struct member_state *m)
 {
     enum round_state r = (enum round_state)m->round.state;
@@ -1136,7 +1063,7 @@ void member_state_check(const struct member_state *m)
 {
     check_round(m);
     check_contact(m);
-    check_failures(m);
+    failure_queue_check(&m->failures);
     check_end(m);
     /* Asserts that a member that is not over has a time at which it acts, or makes a connection. */
     assert(m->ended || !m->connected || member_state_deadline(m) != NEVER);
@@ -1151,26 +1078,6 @@ static enum member_phase phase_of(const struct member_state *m)
         [RUNNING] = MEMBER_RUNNING, [STOPPING] = MEMBER_STOPPING, [DONE] = MEMBER_DONE,
     };
     return m->leaving ? MEMBER_LEAVING : phases[m->round.state];
-}
-
-/* Failures that have not been sent on this connection, as many as fit. */
-static void fill_failures(struct member_state *m, struct rdzv_status *st)
-{
-    size_t i = 0;
-    m->failure_bytes.len = 0;
-    while (i < m->nqueue && m->queue[i].seq <= m->sent_seq)
-        i++;
-    st->first_seq = i < m->nqueue ? m->queue[i].seq : 0;
-    for (; i < m->nqueue && st->nfailures < RDZV_STATUS_FAILURES; i++) {
-        buf_put(&m->failure_bytes, m->queue[i].bytes, m->queue[i].len);
-        m->sent_seq = m->queue[i].seq;
-        st->nfailures++;
-    }
-    xbuf_reserve(&m->failure_bytes, 0);
-    st->failures = m->failure_bytes.data;
-    st->failures_len = m->failure_bytes.len;
-    if (i < m->nqueue)
-        m->due |= DUE_STATUS; /* the rest follows at once */
 }
 
 static void fill_status(struct member_state *m, uint64_t now)
@@ -1203,7 +1110,8 @@ static void fill_status(struct member_state *m, uint64_t now)
         st->ports = m->ports;
         st->free_port = m->free_port;
     }
-    fill_failures(m, st);
+    if (failure_queue_take(&m->failures, st))
+        m->due |= DUE_STATUS; /* the rest follows at once */
 }
 
 static bool take_due(struct member_state *m, unsigned bit)

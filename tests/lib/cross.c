@@ -13,6 +13,9 @@ static const enum call_kind g_moving[] = {
     CALL_BROADCAST, CALL_ALL_GATHER, CALL_ALL_GATHER_V, CALL_GATHER,       CALL_GATHER_V,
     CALL_SCATTER,   CALL_SCATTER_V,  CALL_ALL_TO_ALL,   CALL_ALL_TO_ALL_V, CALL_BATCH};
 enum { REDUCING = 5, MOVING = 10, SHIFTS = 4, EDGES = CROSS_EDGES + 1 };
+static const dlcoll_op g_builtin[CROSS_PREMUL] = {DLCOLL_SUM,  DLCOLL_PROD, DLCOLL_MAX, DLCOLL_MIN,
+                                                  DLCOLL_AVG,  DLCOLL_BAND, DLCOLL_BOR, DLCOLL_BXOR,
+                                                  DLCOLL_LAND, DLCOLL_LOR,  DLCOLL_LXOR};
 
 static const size_t g_small[CROSS_SMALL] = {0, 1, 3, 15, 17};
 
@@ -56,8 +59,11 @@ static bool rooted(enum call_kind kind)
 
 static void one(struct cross *x, const struct cross_case *c)
 {
+    struct cross_case own = *c;
+    if (x->way->mixed)
+        own.shift = (c->shift + x->me) % SHIFTS;
     if (cross_need(x, c) <= room(x))
-        cross_do(x, c);
+        cross_do(x, &own);
 }
 
 /* ----------------------------------------------------------------------------------------- full */
@@ -145,10 +151,7 @@ static void cross_op(struct cross *x, int type, int op)
 {
     bool moves = op == CROSS_MOVE, made = op >= CROSS_PREMUL && !moves;
     x->v = *cross_values(type, op);
-    static const dlcoll_op ops[] = {DLCOLL_SUM,  DLCOLL_PROD, DLCOLL_MAX, DLCOLL_MIN,
-                                    DLCOLL_AVG,  DLCOLL_BAND, DLCOLL_BOR, DLCOLL_BXOR,
-                                    DLCOLL_LAND, DLCOLL_LOR,  DLCOLL_LXOR};
-    x->op = made ? cross_op_make(x->v.dtype, op, x->me) : moves ? DLCOLL_SUM : ops[op];
+    x->op = made ? cross_op_make(x->v.dtype, op, x->me) : moves ? DLCOLL_SUM : g_builtin[op];
     for (int i = 0; i < 2 * (moves ? MOVING : REDUCING); i++) {
         enum call_kind kind = moves ? g_moving[i / 2] : g_reducing[i / 2];
         if (!cross_way_has(x->way, kind) || (i % 2 && !cross_kind_places(kind))) {
@@ -191,23 +194,46 @@ static void cross_edges(struct cross *x)
     }
 }
 
-void cross_run(dlcoll_comm *comm, const struct cross_way *way)
+/* Whether buffer i of this rank is shared: with `mixed`, each rank decides. */
+static bool is_shared(const struct cross *x, int i)
 {
-    struct cross x = {.comm = comm,
-                      .n = dlcoll_size(comm),
-                      .me = dlcoll_rank(comm),
-                      .way = way,
-                      .full = cross_is_full()};
-    x.turn = x.n + x.comm->topo.nnodes + way->index;
+    return x->way->shared &&
+           (!x->way->mixed || cross_mix((uint64_t)(x->n * 32 + x->me * 2 + i)) % 2);
+}
+
+static void begin(struct cross *x, dlcoll_comm *comm, const struct cross_way *way)
+{
+    *x = (struct cross){.comm = comm,
+                        .n = dlcoll_size(comm),
+                        .me = dlcoll_rank(comm),
+                        .way = way,
+                        .full = cross_is_full()};
+    x->turn = x->n + x->comm->topo.nnodes + way->index;
     for (int i = 0; i < 2; i++) {
-        x.buffers[i].room = room(&x);
-        if (way->shared)
-            x.buffers[i].p = dlcoll_mem_alloc(comm, x.buffers[i].room);
-        if (!x.buffers[i].p) { /* alone, no memory is shared */
-            THREAD_EXPECT(!way->shared || x.n == 1, "no shared memory");
-            x.buffers[i].p = xmalloc(x.buffers[i].room);
+        x->buffers[i].room = room(x);
+        if (is_shared(x, i))
+            x->buffers[i].p = dlcoll_mem_alloc(comm, x->buffers[i].room);
+        if (!x->buffers[i].p) { /* alone, no memory is shared */
+            THREAD_EXPECT(!is_shared(x, i) || x->n == 1, "no shared memory");
+            x->buffers[i].p = xmalloc(x->buffers[i].room);
         }
     }
+}
+
+static void end(struct cross *x)
+{
+    for (int i = 0; i < 2; i++) {
+        if (is_shared(x, i) && x->n > 1)
+            dlcoll_mem_free(x->comm, x->buffers[i].p);
+        else
+            free(x->buffers[i].p);
+    }
+}
+
+void cross_run(dlcoll_comm *comm, const struct cross_way *way)
+{
+    struct cross x;
+    begin(&x, comm, way);
     for (int type = 0; type < CROSS_TYPES; type++) {
         for (int op = 0; op < CROSS_OPS; op++) {
             if (cross_has(g_cross_types[type], op))
@@ -216,10 +242,33 @@ void cross_run(dlcoll_comm *comm, const struct cross_way *way)
     }
     if (x.n > 1 && x.n <= 4)
         cross_edges(&x);
-    for (int i = 0; i < 2; i++) {
-        if (way->shared && x.n > 1)
-            dlcoll_mem_free(comm, x.buffers[i].p);
-        else
-            free(x.buffers[i].p);
+    end(&x);
+}
+
+void cross_again(dlcoll_comm *comm, const struct cross_way *way, int times)
+{
+    struct cross x;
+    begin(&x, comm, way);
+    for (int i = 0; i < (REDUCING + MOVING) * times; i++) {
+        int k = i / times;
+        bool moves = k >= REDUCING;
+        enum call_kind kind = moves ? g_moving[k - REDUCING] : g_reducing[k];
+        uint64_t d = cross_mix((uint64_t)x.n << 48 ^ (uint64_t)way->index << 32 ^ (uint64_t)i);
+        int type = (int)(d % CROSS_TYPES), op = moves ? CROSS_MOVE : (int)(d / 16 % CROSS_PREMUL);
+        int class = (int)(d / 256 % (CROSS_COUNTS - 1));
+        if (!cross_way_has(way, kind))
+            continue;
+        if (!cross_has(g_cross_types[type], op))
+            op = 0; /* a sum: every type has one */
+        x.v = *cross_values(type, op);
+        x.op = moves ? DLCOLL_SUM : g_builtin[op];
+        one(&x, &(struct cross_case){.kind = kind,
+                                     .op = op,
+                                     .count_class = class,
+                                     .count = count_of(&x, class, 0),
+                                     .in_place = d / 4096 % 2 && cross_kind_places(kind),
+                                     .shift = (int)(d / 8192 % SHIFTS),
+                                     .root = rooted(kind) ? (int)(d / 65536 % (uint64_t)x.n) : 0});
     }
+    end(&x);
 }

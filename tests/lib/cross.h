@@ -37,7 +37,7 @@ enum cross_transport { CROSS_TCP, CROSS_SHM, CROSS_HIER };
 enum {
     CROSS_WAYS = 16,
     CROSS_SMALL = 5,                             /* counts: these, */
-    CROSS_EDGES = 6,                             /* those around the ends of pieces, */
+    CROSS_EDGES = 6,                             /* counts around the ends of pieces, */
     CROSS_COUNTS = CROSS_SMALL + CROSS_EDGES + 1 /* and a large one */
 };
 
@@ -49,6 +49,7 @@ struct cross_way {
                                   chooses */
     bool lanes;                /* hierarchy: as for much data; else by leaders */
     bool shared;               /* buffers are of dlcoll_mem_alloc() */
+    bool mixed;                /* cross_way_mixed(); ranks differ in their alignment, too */
     bool as_it_is;             /* memory: as the library chooses */
     struct shm_tuning memory;  /* how much goes in which way */
     size_t edges[CROSS_EDGES]; /* bytes; with CROSS_EACH: so many times the ranks */
@@ -58,6 +59,9 @@ struct cross_way {
 
 /* The k-th of a transport, into *way. False: there are no more. */
 bool cross_way(struct cross_way *way, enum cross_transport transport, int k);
+/* A further way through memory, for cross_again(): each rank decides which of its buffers are
+ * shared, so that a way is tried, and left. */
+void cross_way_mixed(struct cross_way *way);
 /* Sets the environment and the tuning for worlds made from now on. */
 void cross_way_set(const struct cross_way *way);
 /* True if an algorithm can be forced for that kind. */
@@ -93,6 +97,9 @@ struct cross {
 
 /* Tries all combinations in this world. */
 void cross_run(dlcoll_comm *comm, const struct cross_way *way);
+/* Each kind so many times in a row, so that ranks get as far ahead of each other as they can;
+ * types, reductions, counts, places and roots are drawn. */
+void cross_again(dlcoll_comm *comm, const struct cross_way *way, int times);
 bool cross_is_full(void);
 /* True if worlds of this size are to be tried: CROSS_SIZE=n selects one size. */
 bool cross_has_size(int n);
@@ -106,7 +113,7 @@ void cross_bits(dlcoll_comm *comm, const struct cross_way *way);
 void cross_do(struct cross *x, const struct cross_case *c);
 /* The number of bytes of a buffer that the case may need. */
 size_t cross_need(const struct cross *x, const struct cross_case *c);
-bool cross_kind_places(enum call_kind kind); /* it can be in place */
+bool cross_kind_places(enum call_kind kind); /* whether the operation can be in place */
 
 void cross_complain(const struct cross *x, const struct cross_case *c, const char *fmt, ...)
     __attribute__((format(printf, 3, 4), noreturn));

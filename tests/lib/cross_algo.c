@@ -77,6 +77,14 @@ bool cross_way(struct cross_way *way, enum cross_transport transport, int k)
     }
 }
 
+void cross_way_mixed(struct cross_way *way)
+{
+    cross_way(way, CROSS_SHM, 0);
+    way->index = MEMORIES;
+    way->shared = way->mixed = true;
+    way->memory = (struct shm_tuning)MEMORY(INLINE_MSG_MOST, MOST, 0, 0, 0);
+}
+
 const struct algo *cross_algo(enum call_kind kind, int k)
 {
     for (size_t i = 0; i < g_nalgos && k >= 0; i++) {
@@ -100,6 +108,8 @@ bool cross_way_has(const struct cross_way *way, enum call_kind kind)
         return way->algo <= 0 && !way->lanes;
     if (way->algo >= 0)
         return cross_algo(plain(kind), way->algo);
+    if (way->mixed)
+        return true;
     if (way->transport == CROSS_SHM && way->memory.flat == 0)
         return sums || (way->shared && plain(kind) == CALL_REDUCE_SCATTER);
     if (way->transport == CROSS_SHM && way->memory.pull == 0)
@@ -233,6 +243,8 @@ static const char *memory_ways(const struct cross *x, const struct cross_case *c
     size_t n = (size_t)x->n, len = c->count * x->v.size, total = n * len;
     struct coll_call call = {.kind = kind, .count = c->count, .elem = x->v.size};
     bool reads = x->way->shared && c->op != CROSS_PREMUL;
+    if (x->way->mixed)
+        return " inline flat slices direct pull ";
     if (kind == CALL_REDUCE_SCATTER_V) {
         total = 0;
         for (size_t i = 0; i < n; i++)

@@ -60,21 +60,22 @@ static void for_ever_alone(struct ranks *j, int rank)
     for_ever(j, rank);
 }
 
-static void kill_one(enum coll_op op, bool by_agent)
+/* launchers: 0: none. */
+static void kill_one(enum coll_op op, int launchers, int victim)
 {
     struct ranks j;
     const char *name = coll_op_names[op];
-    int victim = g_victim = (op * 5 + 1) % RANKS;
     double most = 0;
     g_op = op;
-    ranks_init(&j, RANKS, by_agent ? 2 : 0);
-    ranks_start(&j, by_agent ? for_ever : for_ever_alone);
+    g_victim = victim;
+    ranks_init(&j, RANKS, launchers);
+    ranks_start(&j, launchers ? for_ever : for_ever_alone);
     wait_until(ranks_are_ready, &j, 30, "all ranks are in the operation");
     test_elapse((op + 1) * 0.0007); /* another point of each operation */
     uint64_t killed_ns = mono_ns();
     kill(j.pid[victim], SIGKILL);
     ranks_reap(&j, victim);
-    if (by_agent)
+    if (launchers)
         ranks_play_agent(&j, victim);
     ranks_wait(&j, 20, 1u << victim);
     for (int r = 0; r < RANKS; r++) {
@@ -87,24 +88,30 @@ static void kill_one(enum coll_op op, bool by_agent)
                       j.shared->rank[r].code, e->text);
         ck_assert_msg(e->rank == victim && e->pid == j.pid[victim], "%s: rank %d: %s", name, r,
                       e->text);
-        ck_assert_msg(!by_agent || strstr(e->text, "SIGKILL"), "%s: %s", name, e->text);
+        ck_assert_msg(!launchers || strstr(e->text, "SIGKILL"), "%s: %s", name, e->text);
     }
-    printf("%s, %s: the last survivor knew after %.1f ms\n", name,
-           by_agent ? "two launchers" : "no launcher", most);
+    printf("%s, %d launchers: the last survivor knew after %.1f ms\n", name, launchers, most);
     ck_assert_double_lt(most, test_seconds(5) * 1000);
     ranks_fini(&j);
 }
 
 START_TEST(under_two_launchers)
 {
-    kill_one((enum coll_op)_i, true);
+    kill_one((enum coll_op)_i, 2, (_i * 5 + 1) % RANKS);
+}
+END_TEST
+
+/* Rank 0, which leads its node. */
+START_TEST(rank_0_under_one_launcher)
+{
+    kill_one((enum coll_op)_i, 1, 0);
 }
 END_TEST
 
 START_TEST(without_a_launcher)
 {
     int fd = reserve_port(&g_port);
-    kill_one((enum coll_op)_i, false);
+    kill_one((enum coll_op)_i, 0, (_i * 5 + 1) % RANKS);
     close(fd);
 }
 END_TEST
@@ -112,7 +119,7 @@ END_TEST
 START_TEST(over_tcp_alone)
 {
     setenv("DLCOLL_SHM", "0", 1);
-    kill_one((enum coll_op)_i, true);
+    kill_one((enum coll_op)_i, 2, (_i * 5 + 1) % RANKS);
 }
 END_TEST
 
@@ -240,6 +247,7 @@ static Suite *suite(void)
     Suite *s = suite_create("dlcoll_kill");
     TCase *tc = test_case(s, "kill", 40);
     tcase_add_loop_test(tc, under_two_launchers, 0, COLL_OPS);
+    tcase_add_loop_test(tc, rank_0_under_one_launcher, 0, COLL_OPS);
     tcase_add_loop_test(tc, without_a_launcher, 0, COLL_OPS);
     tcase_add_loop_test(tc, over_tcp_alone, 0, COLL_OPS);
     tcase_add_loop_test(tc, survivors_shrink_and_go_on, 0, 6);

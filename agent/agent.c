@@ -39,7 +39,7 @@
 #define CLOCKS_S     1.0 /* how far this node's clock may be behind the scheduler's */
 
 struct agent {
-    struct node node; /* what features see */
+    struct node node; /* the node as features see it */
     struct features *features;
     struct agent_rules *rules;
     bool advancing; /* actions are carried out */
@@ -755,7 +755,7 @@ static void on_end_timer(uv_timer_t *t)
     struct agent *a = container_of(t, struct agent, end_timer);
     double left_s = a->node.job->end.at_s - (double)wall_ns() / 1e9;
     char text[128];
-    if (left_s > a->node.job->end.warn_s) { /* this clock was set meanwhile */
+    if (left_s > a->node.job->end.warn_s) { /* the clock of this node was set meanwhile */
         uv_timer_start(t, on_end_timer, (uint64_t)((left_s - a->node.job->end.warn_s) * 1000) + 1,
                        0);
         return;

@@ -507,7 +507,7 @@ static unsigned end_everything(struct guardian *g, pid_t agent, bool *all)
 static bool nothing_is_left(const struct guardian *g)
 {
     siginfo_t si;
-    if (getpid() == 1) /* what is alive need not be the job's, and ends with us */
+    if (getpid() == 1) /* live processes need not be the job's, and end with us */
         return true;
     if (g->nothers)
         return sweep_children(NULL, 0) <= g->nothers;

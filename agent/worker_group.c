@@ -215,7 +215,7 @@ static void name_unkillable(struct worker_group *g)
 {
     pid_t children[8];
     size_t len = 0;
-    features_killed(g->features); /* they would be listed, too */
+    features_killed(g->features); /* processes of features would be listed, too */
     sweep_step(&g->sweep, NULL, 0);
     int n = sweep_children(children, (int)ARRAY_LEN(children));
     if (n == 0 && access("/proc/self", F_OK) < 0) {

@@ -33,7 +33,7 @@ struct worker_group_callbacks {
     void (*on_exiting)(void *arg); /* as exit_notify_new() */
     void (*on_exit)(void *arg, void *worker, const struct reaper_exit *x);
     void (*on_orphan)(void *arg, const struct reaper_exit *x);
-    const struct stdio_pump_opts *pump; /* what is told of output */
+    const struct stdio_pump_opts *pump; /* called with faults of output */
     void *arg;
 };
 

@@ -163,7 +163,7 @@ int http_post(const struct http_post *p, struct buf *answer, struct err *e)
         status = err_set(e, -EPROTO, "%s port %s does not answer in HTTP", u.host, u.port);
     else if (answer && !take_body(reply, (size_t)n, answer))
         status = err_set(e, -EPROTO, "the answer of %s port %s is not whole", u.host, u.port);
-    tls_wipe(reply, n > 0 ? (size_t)n : 0); /* the same */
+    tls_wipe(reply, n > 0 ? (size_t)n : 0); /* for the same reason */
     free(reply);
     return status;
 }

@@ -36,7 +36,7 @@ int named_file_owner(const char *path, uid_t *own);
  * -ELOOP. The name may be free (exists is false), its folder must be there. -EPERM: the rule
  * forbids it. Closes nothing on success: named_file_fini(). */
 int named_file_find(struct named_file *f, const char *path, bool follow, struct err *e);
-/* The same where this user's files belong to `own`. */
+/* named_file_find() where this user's files belong to `own`. */
 int named_file_find_as(struct named_file *f, const char *path, bool follow, uid_t own,
                        struct err *e);
 void named_file_fini(struct named_file *f);
@@ -45,10 +45,10 @@ void named_file_fini(struct named_file *f);
  * descriptor that blocks and is closed on exec. `flags`: as for open(), without O_TRUNC; O_NOFOLLOW
  * refuses a link at the end of the path. */
 int named_file_open(const char *path, int flags, mode_t mode, struct err *e);
-/* The same where this user's files belong to `own`. */
+/* named_file_open() where this user's files belong to `own`. */
 int named_file_open_as(const char *path, int flags, mode_t mode, uid_t own, struct err *e);
-/* The same for a path that was found. `path` is for messages. -EEXIST: with O_CREAT, another
- * process has made the file since. */
+/* named_file_open() for a path that was found. `path` is for messages. -EEXIST: with O_CREAT,
+ * another process has made the file since. */
 int named_file_open_found(const struct named_file *f, const char *path, int flags, mode_t mode,
                           struct err *e);
 

@@ -50,7 +50,7 @@ struct caller {
     uint64_t events_at;
     bool gathers;    /* the node waits for the result of the all-gather */
     uint64_t output; /* newest output of the node to be acknowledged; 0: none */
-    /* In the tree of this round: */
+    /* The node's place in the tree of this round. */
     struct generation branch;
     bool below;                    /* another node is the node's parent */
     bool direct;                   /* the node does not reach its parent */
@@ -357,7 +357,7 @@ static void on_beat_taken(void *owner, int fd, struct tls *tls)
 
 static bool on_beat_preamble(struct link *l, uint32_t version)
 {
-    (void)l, (void)version; /* it came before the frame */
+    (void)l, (void)version; /* the preamble came before the frame */
     return true;
 }
 
@@ -903,7 +903,7 @@ static void forget_own_addrs(struct coordinator *c)
     }
 }
 
-/* Before the table of a round goes out: whose workers may come to the store. */
+/* Sets whose workers may come to the store, before the table of a round goes out. */
 static void note_addrs(struct coordinator *c, const struct rank_table *t)
 {
     if (generation_equal(c->addrs_gen, t->gen))

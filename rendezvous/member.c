@@ -47,7 +47,7 @@ struct member {
     uint64_t events_at;                /* own events before this number were sent on it */
     struct {
         struct generation gen; /* of the round that runs */
-        int node;              /* this one's group rank in it */
+        int node;              /* this node's group rank in the round */
         uint32_t number;       /* of the all-gather that is under way, or of the next one */
         bool begun, sent;      /* sent: on this link */
         struct buf value;
@@ -616,7 +616,7 @@ static void act(struct member *m, const struct member_action *a)
         link_send_buf(m->link, &b);
         break;
     case MEMBER_ACT_STATUS:
-        member_exchange_events(m); /* what led to the status comes before it */
+        member_exchange_events(m); /* the events that led to the status are sent before it */
         send_output(m, a->status->phase != MEMBER_RUNNING); /* and what the workers printed */
         rdzv_put_status(&b, a->status);
         link_send_buf(m->link, &b);

@@ -37,7 +37,7 @@ void gpu_watch_free(struct gpu_watch *w);
 void gpu_watch_ask(struct gpu_watch *w, enum gpu_question q,
                    void (*done)(void *arg, const struct err *e), void *arg);
 
-/* What the GPU of a worker is used for: bytes of its memory, and the share of time in which it
+/* The use of a worker's GPU: bytes of the GPU's memory, and the share of time in which the GPU
  * computes, in percent; -1: not known, as of MIG instances. */
 struct gpu_usage {
     unsigned long long used, total;
@@ -47,7 +47,7 @@ struct gpu_usage {
 /* Has the thread look how the GPUs are used; gpu_watch_usage() has the result once it is there.
  * Does nothing before the first answer to GPU_ASK_READY. */
 void gpu_watch_look(struct gpu_watch *w);
-/* As at the last look; false: not known. */
+/* Returns the use at the last look; false: not known. */
 bool gpu_watch_usage(struct gpu_watch *w, int local_rank, struct gpu_usage *out);
 
 /* Reads what the kernel's log says up to now: workers that are started after this call have no part

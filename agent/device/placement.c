@@ -76,7 +76,7 @@ int usable_cpus(void)
 /* ------------------------------------------------------------------------------------- the plan */
 
 struct slot {        /* of a worker */
-    int first, last; /* its units */
+    int first, last; /* the units of the binding */
     int gpu;         /* place in topo.gpus; -1: none */
     int device;      /* CUDA's number of the GPU; -1: none */
     int numa;        /* of the GPU, or assigned in turn; index in topo.unit[TOPO_NUMA] */

@@ -31,8 +31,8 @@ struct topo_pci {
 
 struct topo_nic {
     struct topo_pci pci;
-    char ib[24];  /* its verbs device (mlx5_0), or "" */
-    char net[24]; /* its network interface (ens3), or "" */
+    char ib[24];  /* the verbs device of a network card (mlx5_0), or "" */
+    char net[24]; /* the network interface of a card (ens3), or "" */
 };
 
 struct topology {

@@ -10,7 +10,7 @@
  * without dots; interfaces, GPUs, paths and answers of a check are objects with names of their own,
  * which are read by themselves. */
 static const char *const known[] = {
-    /* what a node is asked, and what the leader adds */
+    /* the facts that a node is asked for, and those that the leader adds */
     "node", "host", "addr", "nproc", "nodes", "gpus", "missing", "clock_s", "clock_error_s",
     /* limits, memory and folders */
     "limits", "limits.nofile", "limits.memlock_bytes", "limits.nproc", "limits.file_bytes",

@@ -130,7 +130,7 @@ static int run_command(char *const argv[], char *const envp[], int ms, char *out
         n += room && k > 0 ? (size_t)k : 0;
     }
     out[n] = '\0';
-    kill(-pid, SIGKILL); /* what it left behind; the program itself has closed its output */
+    kill(-pid, SIGKILL); /* leftover processes; the program itself has closed its output */
     if (status == -1) {
         waitpid(pid, NULL, 0);
         return -1;

@@ -264,7 +264,7 @@ static int on_frame(Dwfl_Frame *frame, void *arg)
         snprintf(text, sizeof(text), "%s (%.80s:%d)", name, base_name(file), number);
     else if (symbol)
         snprintf(text, sizeof(text), "%s (%.80s)", name, base_name(module));
-    else /* the same in all processes, wherever the kernel has put the module */
+    else /* equal in all processes, wherever the kernel has put the module */
         snprintf(text, sizeof(text), "0x%llx (%.80s)", (unsigned long long)(pc - start),
                  base_name(module));
     bool outermost = symbol && is_outermost(name);

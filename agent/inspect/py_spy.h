@@ -10,7 +10,7 @@
 
 struct py_spy {
     pid_t pid; /* 0: not started */
-    int fd;    /* its output */
+    int fd;    /* py-spy's output */
 };
 
 /* $PYSPY_BIN; NULL: the one in PATH is taken. */

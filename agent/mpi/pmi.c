@@ -50,7 +50,7 @@ struct pmi {
     char run_id[48];
     char name[64]; /* of the job in this round, and of its key-value space */
     char mapping[PMI_VALUE_MAX];
-    struct map keys;  /* what is known here: strings */
+    struct map keys;  /* the keys and values known here: strings */
     struct map attrs; /* PMI-2: attributes of this node */
     struct buf puts;  /* of this node since the last fence: key and value, a buf_str() each */
     int nfenced;      /* ranks of this node in the fence */
@@ -636,7 +636,7 @@ static void receive(struct pmi *p, struct pmi_rank *r)
         r->len += (size_t)n;
         take_messages(p, r);
     } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
-        hang_up(r); /* its exit says the rest */
+        hang_up(r); /* the worker's exit says the rest */
     }
 }
 

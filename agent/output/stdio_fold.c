@@ -262,7 +262,7 @@ static struct fold_group *find_group(struct fold *f, uint64_t hash, const struct
 {
     struct fold_group *g = TAILQ_FIRST(&f->chains[hash % BUCKETS]), *front = NULL;
     struct fold_group *last = last_group(f, u->workers);
-    if (last && last->hash == hash) /* the same line again */
+    if (last && last->hash == hash) /* the worker prints its last line again */
         g = front = last;
     for (; g; g = TAILQ_NEXT(g, chain)) {
         if (g->hash != hash)

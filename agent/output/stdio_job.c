@@ -31,7 +31,7 @@ struct pages {
 /* Output of a rank that is no whole unit. */
 struct sink_rank {
     struct stdio_stream *stream[2]; /* NULL: nothing has come */
-    char writer;                    /* its address stands for the rank on the consoles */
+    char writer;                    /* whose address stands for the rank on the consoles */
 };
 
 struct stdio_job {

@@ -356,7 +356,7 @@ static void put_own_lines(struct stdio_pump *p, struct buf *lines, uint64_t lost
 static void put_late_lines(struct stdio_pump *p)
 {
     if (p->job && p->own.len)
-        stdio_job_show(p->job, p->now_ns); /* what is due as well */
+        stdio_job_show(p->job, p->now_ns); /* units that are due as well */
     put_own_lines(p, &p->own, p->own_lost);
     p->own_lost = 0;
 }

@@ -36,7 +36,7 @@ struct top_rank {
     uint64_t op_number;
     double op_age_s; /* since the beginning of an open operation, else since its end */
     char op_name[96];
-    char program[96]; /* that it runs; "": the job has only one */
+    char program[96]; /* the program that the rank runs; "": the job has one only */
 };
 
 struct top_rows {

@@ -30,7 +30,7 @@ struct hang_gap {
     uint64_t seen; /* of all gaps of the worker, the number of the newest of this kind */
     unsigned n;
     uint64_t early; /* the longest of the first HANG_EARLY */
-    uint64_t later; /* those behind them together */
+    uint64_t later; /* the sum of the gaps behind them */
     uint64_t usual; /* of those behind them */
     uint64_t longest;
 };

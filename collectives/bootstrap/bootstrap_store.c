@@ -192,7 +192,7 @@ static int meeting_find_way(struct meeting *m, const struct world_opts *o, struc
 {
     struct world *w = m->w;
     const char *url = o->store ? NULL : o->method;
-    int r = url ? from_url(m, url, e) : 0; /* its errors have precedence */
+    int r = url ? from_url(m, url, e) : 0; /* errors of this address have precedence */
     if (r < 0 && strncmp(url, "env://", 6) != 0)
         return err_wrap(e, "%s", o->whence);
     if (r == 0)

@@ -186,7 +186,7 @@ static int check_names(const struct coll_provider *const *providers, const struc
 /* The rules of one text. */
 struct source {
     const struct coll_provider *const *providers;
-    const char *where; /* what messages call it */
+    const char *where; /* the source's name in messages */
 };
 
 static int parse_rule(struct algo_select *t, char *words[], int n, const struct source *from,

@@ -358,7 +358,7 @@ static int check_data(const struct coll_args *a, struct coll_call *call)
     else if (a->kind == CALL_REDUCE_SCATTER_V)
         call->count = a->send_counts[a->comm->rank];
     else if (both && !recv.extent)
-        call->recv = NULL; /* it may be `send`, but that is not in place */
+        call->recv = NULL; /* recv may be `send`, which is not in place */
     call->pack_parts = both && call->send == call->recv && send.extent && !call->send_layout;
     call->in_steps = laid_out || call->pack_parts;
     if (code == 0 && call->device && (laid_out || call->pack_parts))

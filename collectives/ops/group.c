@@ -73,7 +73,7 @@ int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
         return group_refuse(parent, error_code(r), e.msg);
     if (made)
         ++*made;
-    g->maker = kind == CALL_COMM_SHRINK ? NULL : parent; /* that one has failed */
+    g->maker = kind == CALL_COMM_SHRINK ? NULL : parent; /* the parent has failed */
     coll_failure_init(&failure);
     r = comm_share_memory(g, kind == CALL_COMM_SHRINK, comm_deadline(o->timeout_ms), &failure);
     if (r < 0) {

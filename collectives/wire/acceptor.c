@@ -304,7 +304,7 @@ static int accept_one(struct acceptor *a, struct err *e)
     if (p.fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
             return err_sys(e, errno, "accept");
-        return errno == ECONNABORTED || errno == EINTR; /* that connection is lost: try the next */
+        return errno == ECONNABORTED || errno == EINTR; /* the connection is lost: try the next */
     }
     if (others >= ACCEPTOR_ADDRESS_MAX && is_other_user(&p)) {
         close_fd(&p.fd);
@@ -352,7 +352,8 @@ bool acceptor_take(struct acceptor *a, uint64_t comm, enum channel channel,
 size_t acceptor_poll(struct acceptor *a, struct pollfd *fds, int *timeout_ms)
 {
     size_t n = 0;
-    if (a->world->listen_fd < 0 || task_inside()) /* that thread serves it for all its tasks */
+    if (a->world->listen_fd < 0 ||
+        task_inside()) /* the progress thread serves the acceptor for all its tasks */
         return 0;
     pthread_mutex_lock(&a->lock);
     for (int i = 0; i < ACCEPTOR_PENDING; i++) {

@@ -532,7 +532,7 @@ static int take_frame(struct dlaunch_job *j, struct frame *f)
 
 const dlaunch_event *dlaunch_job_next(dlaunch_job *j)
 {
-    if (j->owner != getpid()) /* what it reads, the owner would miss */
+    if (j->owner != getpid()) /* a forked child would take bytes from the owner */
         return NULL;
     const dlaunch_event *e = j->ended ? NULL : next_line(j);
     while (!e && !j->ended) {

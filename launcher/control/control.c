@@ -443,7 +443,7 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
     }
     cl->len += (size_t)n;
     char *nl = memchr(cl->line, '\n', cl->len);
-    if (cl->follows) { /* it has nothing to say any more */
+    if (cl->follows) { /* a client that follows sends nothing more */
         cl->len = 0;
     } else if (nl) {
         *nl = '\0';

@@ -17,7 +17,7 @@
 struct daemon {
     int ready;    /* to the waiting command; -1: nobody waits */
     bool logged;  /* standard error is the log file */
-    int terminal; /* what standard error was before, in the foreground; -1: not kept */
+    int terminal; /* the standard error of the foreground; -1: not kept */
 };
 #define DAEMON_INIT                 \
     {                               \

@@ -335,7 +335,7 @@ static int do_top(struct jobs *jobs, struct job *j, const struct options *o)
 
 static int do_timeline(struct jobs *jobs, struct job *j, const struct options *o)
 {
-    (void)jobs, (void)o; /* it is JSON in any case */
+    (void)jobs, (void)o; /* the answer is JSON in any case */
     return ctl_timeline(j);
 }
 
@@ -560,7 +560,7 @@ static int end_output(int rc)
 
 static const struct command {
     const char *name;
-    const char *argument; /* what it needs in front of the job; NULL: nothing */
+    const char *argument; /* the argument in front of the job; NULL: none */
     unsigned takes;
     int (*run)(struct jobs *jobs, struct job *j, const struct options *o);
 } commands[] = {

@@ -18,7 +18,7 @@ struct forward;
 struct forwards {
     const char *inspect;     /* as in copies.h; borrowed */
     struct spawner *spawner; /* NULL: no host has been started */
-    struct forward *list;    /* those whose ssh has not ended */
+    struct forward *list;    /* hosts whose ssh has not ended */
     size_t n;
 };
 

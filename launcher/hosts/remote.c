@@ -65,7 +65,7 @@ struct remote {
     uint64_t kill_ns, drain_ns, stop_ns; /* stop_ns: of the first signal that asks for the end */
     char folder[512];                    /* of the copied program; "" none */
     int inspect_fd;                      /* the copied dlaunch-inspect; -1: none was copied */
-    char inspect[32];                    /* its path */
+    char inspect[32];                    /* the program's path */
 };
 enum { OUT, ERR, LOG, EVENTS };
 

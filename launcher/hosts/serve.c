@@ -126,7 +126,7 @@ static int run_as_job(struct serve *s, struct handshake *g)
     if (getsockname(g->fd, &here.sa, &here.len) == 0)
         netaddr_ip(&here, head.here);
     netaddr_ip(&g->from, head.there);
-    setsid(); /* what is typed at the daemon's terminal is not for the job */
+    setsid(); /* the daemon's terminal is not the job's */
     for (size_t i = 0; i < ARRAY_LEN(own); i++)
         signal(own[i], SIG_DFL);
     sigemptyset(&none);

@@ -21,7 +21,7 @@ struct remote_job;
 struct serve_opts {
     int listen_fd;
     const char *token;
-    void (*on_ready)(void *arg); /* it accepts */
+    void (*on_ready)(void *arg); /* the daemon accepts connections */
     void *arg;
     int (*launch)(const struct remote_job *job, int argc, char **argv); /* as for remote_main() */
 };

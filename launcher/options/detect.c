@@ -272,7 +272,7 @@ static int detect_slurm(struct options *o, char *const *envp, struct err *e)
 static const struct starter {
     const char *name, *command, *id;
     const char *node;         /* number of this launcher: one for each node */
-    const char *local;        /* its number on this node */
+    const char *local;        /* the launcher's number on this node */
     const char *nodes, *size; /* of the job; NULL: not said */
     const char *hosts;        /* names a file with a line for each slot; NULL: none */
 } g_starters[] = {

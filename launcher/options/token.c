@@ -290,7 +290,7 @@ int token_build(struct job_spec *spec, struct options *o, struct err *e)
     bool insecure = opt_flag(o, OPT_insecure);
     int rc = use_named(g, o, e);
     unsetenv(TOKEN_ENV);
-    unsetenv(TOKEN_ENV "_FD"); /* its descriptor is closed */
+    unsetenv(TOKEN_ENV "_FD"); /* the token's descriptor is closed */
     if (rc < 0)
         return rc;
     g->everywhere = rc == 0;

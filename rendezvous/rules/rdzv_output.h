@@ -37,7 +37,7 @@ struct rdzv_output {
     struct rdzv_line *lines;
     size_t line_head, nlines, cap_lines;
     char *taken;          /* the text that was taken last; owned */
-    struct event *events; /* their texts are owned */
+    struct event *events; /* the texts are owned */
     size_t event_head, nevents, cap_events;
     struct event taken_event;
 };

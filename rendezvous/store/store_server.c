@@ -88,7 +88,7 @@ struct store_server *store_server_new(uv_loop_t *loop, const struct store_server
     return s;
 }
 
-/* Before the first connection: in many jobs there is none. */
+/* The service is made before the first connection, since many jobs have none. */
 static int server_open(struct store_server *s)
 {
     int rc = store_service_open(&s->service);

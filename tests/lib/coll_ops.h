@@ -44,7 +44,7 @@ enum coll_op {
     COLL_ASYNC,
     COLL_SELDOM, /* from here on they are not made for loops, and allocate */
     COLL_MONITORED_BARRIER = COLL_SELDOM,
-    COLL_PROBE, /* what it finds is kept */
+    COLL_PROBE, /* the probe keeps the message that it finds */
     COLL_EXCHANGE,
     COLL_SPLIT,
     COLL_NEW_GROUP,

@@ -27,7 +27,7 @@ struct guarded_job {
 
 /* Written by the agent, read by the test. */
 struct guarded_shared {
-    _Atomic int agent; /* its pid, as it sees it */
+    _Atomic int agent; /* the agent's pid in its own namespace */
     _Atomic int ready; /* 1: the workers have been spawned */
     _Atomic int got[65];
     _Atomic int workers[GUARDED_WORKERS];
@@ -38,7 +38,7 @@ struct guarded_shared {
 struct guarded {
     pid_t pid;  /* the guardian */
     int alive;  /* at its end when nothing of all this lives */
-    int output; /* what guardian, agent and workers print */
+    int output; /* output of guardian, agent and workers */
     char text[8192];
     struct guarded_shared *shared;
 };

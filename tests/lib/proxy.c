@@ -20,7 +20,7 @@
 struct carried {
     struct proxy_rules *rules;
     int client, server;
-    bool is_reset; /* this one is to be, after reset_after bytes */
+    bool is_reset; /* the connection is to be reset, after reset_after bytes */
     atomic_int users;
 };
 

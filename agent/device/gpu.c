@@ -82,8 +82,10 @@ static int read_information(const char *dir, const char *name, const char *dev_d
     if (len && len < sizeof(g->uuid) &&
         !memchr(at, '?', len)) /* question marks: not determined yet */
         snprintf(g->uuid, sizeof(g->uuid), "%.*s", (int)len, at);
-    if (!minor || snprintf(path, sizeof(path), "%s/nvidia%d", dev_dir,
-                           atoi(minor + sizeof(label) - 1)) >= (int)sizeof(path))
+    if (!minor)
+        return -1;
+    g->minor = atoi(minor + sizeof(label) - 1);
+    if (snprintf(path, sizeof(path), "%s/nvidia%d", dev_dir, g->minor) >= (int)sizeof(path))
         return -1;
     return access(path, F_OK) == 0;
 }
@@ -98,7 +100,7 @@ static int list_proc(struct gpu **out, const char *proc_dir, const char *dev_dir
             continue;
         *out = xrealloc(*out, (size_t)(n + 1) * sizeof(**out));
         struct gpu *g = &(*out)[n++];
-        *g = (struct gpu){0};
+        *g = (struct gpu){.minor = -1};
         for (size_t i = 0; de->d_name[i]; i++)
             g->bus[i] = (char)tolower((unsigned char)de->d_name[i]);
         has_file[n - 1] = read_information(proc_dir, de->d_name, dev_dir, g);
@@ -123,10 +125,15 @@ static int list_nvml(const struct nvml *nvml, struct gpu **out)
     for (unsigned i = 0; i < n; i++) {
         nvmlDevice_t dev;
         struct gpu *g = &(*out)[i];
+        unsigned minor;
+        g->minor = -1;
         if (nvml->DeviceGetHandleByIndex_v2(i, &dev) == NVML_SUCCESS) {
             nvml_bus(nvml, dev, g->bus);
             if (nvml->DeviceGetUUID(dev, g->uuid, sizeof(g->uuid)) != NVML_SUCCESS)
                 g->uuid[0] = '\0';
+            if (nvml->DeviceGetMinorNumber &&
+                nvml->DeviceGetMinorNumber(dev, &minor) == NVML_SUCCESS)
+                g->minor = (int)minor;
         }
     }
     return (int)n;

@@ -15,6 +15,7 @@ struct gpu {
     char uuid[48]; /* "GPU-...", or "": not known */
     char mig[96];  /* "MIG-...": this is an instance of the GPU; else "" */
     int card;      /* CUDA's number of the GPU, which its instances share */
+    int minor;     /* its device file is nvidia<minor>; -1: not known */
 };
 
 /* Counts the devices that CUDA_VISIBLE_DEVICES text names, by CUDA's rules: an entry is an index,

@@ -1,5 +1,6 @@
 /* gpu_watch.c: gpu_watch_ask() hands the question to the thread; the thread answers by an async
- * handle; on_answer or on_late calls back.
+ * handle; on_answer or on_late calls back. Questions have numbers: an answer to one that another
+ * has replaced is dropped.
  *
  * Failures: no NVML here, an old one: nothing is known, and workers start. A GPU that is lost, or
  * busy when it must be free: the answer is an error. NVML that does not answer: on_late warns, and
@@ -24,6 +25,7 @@
 #include "core/memlock.h"
 #include "core/mem.h"
 #include "core/thread.h"
+#include "rendezvous/rules/text.h"
 
 #define MIB             (1024ull * 1024)
 #define SLACK           (512 * MIB)  /* used memory that still counts as free */
@@ -31,9 +33,11 @@
 #define LOOK_MS         50           /* between two reads of the used memory */
 #define EVENTS_MS       100          /* limit of one wait for the driver's events */
 #define READY_LATE_MS   20000
+#define BEGIN_LATE_MS   20000 /* while workers run: nobody waits for it */
 #define FAILURE_LATE_MS 500
 #define EVENTS_MAX      32
 #define PROCESSES_MAX   64
+#define USERS_MAX       16 /* processes of a GPU that are told from each other */
 
 struct device {
     struct gpu gpu;
@@ -42,14 +46,25 @@ struct device {
     int workers;
     unsigned long long used; /* when the job began */
     unsigned long long ecc;  /* uncorrectable errors at the last look */
-    struct gpu_usage usage;  /* under the lock; total 0: not known */
+    struct gpu_usage usage;  /* this and the rest under the lock; total 0: not known */
+    pid_t pids[USERS_MAX];   /* of processes that compute on it */
+    int npids;
 };
+
+/* What CUDA_VISIBLE_DEVICES names, in its order. */
+struct visible {
+    char bus[16]; /* "": not known */
+    int minor;    /* -1: not known */
+    int slot;     /* among the devices that are watched; -1: it is not */
+};
+
+enum { EVENT_ECC = 0, EVENT_LOST = -1 }; /* beside Xids */
 
 struct event {
     char bus[16];
-    uint64_t at_ns; /* when it was seen (CLOCK_MONOTONIC) */
-    int pid, code;  /* the Xid; 0: ECC errors, `count` of them */
-    unsigned long long count;
+    uint64_t at_ns;           /* when it was seen (CLOCK_MONOTONIC) */
+    int pid, code;            /* the Xid, EVENT_ECC or EVENT_LOST */
+    unsigned long long count; /* of ECC errors */
     char text[128];
 };
 
@@ -61,19 +76,29 @@ struct shared {
     bool closed;
     uv_async_t *async; /* valid until closed */
 
-    int question; /* -1: none */
-    bool look;    /* the usage is wanted */
+    int question;    /* -1: none */
+    unsigned number; /* of the question */
+    bool look;       /* the usage is wanted */
     bool answered;
+    unsigned answers; /* the question of this number */
     struct err answer;
     char warning[1024];
     struct event events[EVENTS_MAX];
     int nevents;
 
-    /* Only the thread uses the rest. */
+    struct visible *visible; /* made once, with the devices */
+    int nvisible;            /* 0: not yet, or there are none */
+
+    /* Only the thread uses the rest, while there is one. */
+    char *cuda_visible; /* the variable; NULL: it is not set */
+    struct gpu_paths paths;
+    int nproc;
     struct nvml nvml;
     nvmlEventSet_t set;
     struct device *devices;
     int ndevices;
+    bool all;    /* watch all of them, and not only those of CUDA's devices 0 to nproc - 1 */
+    bool listed; /* visible and devices are made */
     bool asked_before, wants_events, several_nodes;
     enum gpu_check check;
     double wait_s;
@@ -83,11 +108,10 @@ struct gpu_watch {
     struct shared *sh;
     uv_async_t async;
     uv_timer_t late;
+    uv_poll_t log_poll;
+    bool polls; /* the log */
     bool thread, stuck;
     struct xid_log log;
-    char (*buses)[16]; /* PCI addresses of CUDA's devices; "": not known */
-    int *slots;        /* where they are in the list of the thread; -1: not there */
-    int nbuses;
     struct event seen[EVENTS_MAX]; /* the newest */
     int nseen;
     enum gpu_question question;
@@ -108,6 +132,37 @@ static void warn(struct shared *s, const char *fmt, ...)
     if (len < sizeof(s->warning))
         vsnprintf(s->warning + len, sizeof(s->warning) - len, fmt, ap);
     va_end(ap);
+}
+
+/* Lists what CUDA_VISIBLE_DEVICES names, and each device that is to be watched once. */
+static void list_devices(struct shared *s, bool nvml)
+{
+    struct gpu *all;
+    int order[1024], n = gpu_list(&all, s->paths.gpus, s->paths.dev, nvml);
+    int count = gpu_visible(s->cuda_visible, all, n, order, (int)ARRAY_LEN(order));
+    struct visible *visible = xcalloc((size_t)count + 1, sizeof(*visible));
+    s->devices = xcalloc((size_t)count + 1, sizeof(*s->devices));
+    for (int i = 0; i < count; i++) {
+        visible[i] = (struct visible){.minor = -1, .slot = -1};
+        if (order[i] < 0)
+            continue;
+        const struct gpu *g = &all[order[i]];
+        memcpy(visible[i].bus, g->bus, sizeof(visible[i].bus));
+        visible[i].minor = g->minor;
+        if (i >= s->nproc && !s->all)
+            continue;
+        visible[i].slot = s->ndevices;
+        struct device *d = &s->devices[s->ndevices++];
+        d->gpu = *g;
+        d->workers = (s->nproc - i + count - 1) / count;
+        snprintf(d->name, sizeof(d->name), "%s%s%s", g->bus, *g->mig ? " " : "", g->mig);
+    }
+    free(all);
+    s->listed = true;
+    pthread_mutex_lock(&s->lock);
+    s->visible = visible;
+    s->nvisible = count;
+    pthread_mutex_unlock(&s->lock);
 }
 
 static void add_event(struct shared *s, struct event *ev)
@@ -145,7 +200,7 @@ static const char *user_of(const struct shared *s, const struct device *d,
 static unsigned long long ecc_of(const struct shared *s, const struct device *d)
 {
     unsigned long long n = 0;
-    if (!s->nvml.DeviceGetTotalEccErrors ||
+    if (!d->whole || !s->nvml.DeviceGetTotalEccErrors ||
         s->nvml.DeviceGetTotalEccErrors(d->whole, NVML_ECC_UNCORRECTED, NVML_ECC_SINCE_BOOT, &n) !=
             NVML_SUCCESS)
         return 0; /* many GPUs have no ECC */
@@ -172,17 +227,32 @@ static int check_compute_mode(struct shared *s, const struct device *d, struct e
     return 0;
 }
 
-static int look_at(struct shared *s, int i, struct err *e)
+/* Finds the device in NVML, and notes what it has by now. */
+static int meet(struct shared *s, struct device *d, struct nvml_memory *m)
 {
-    struct device *d = &s->devices[i];
-    struct nvml_memory m = {0};
-    char user[128];
     int rc = s->nvml.DeviceGetHandleByPciBusId_v2(d->gpu.bus, &d->whole);
     d->handle = d->whole;
     if (rc == NVML_SUCCESS && *d->gpu.mig && s->nvml.DeviceGetHandleByUUID)
         rc = s->nvml.DeviceGetHandleByUUID(d->gpu.mig, &d->handle);
     if (rc == NVML_SUCCESS)
-        rc = s->nvml.DeviceGetMemoryInfo(d->handle, &m);
+        rc = s->nvml.DeviceGetMemoryInfo(d->handle, m);
+    if (rc != NVML_SUCCESS) {
+        d->handle = d->whole = NULL;
+        return rc;
+    }
+    d->used = m->used;
+    d->ecc = ecc_of(s, d);
+    if (s->set)
+        s->nvml.DeviceRegisterEvents(d->whole, NVML_EVENT_XID, s->set);
+    return rc;
+}
+
+static int look_at(struct shared *s, int i, struct err *e)
+{
+    struct device *d = &s->devices[i];
+    struct nvml_memory m = {0};
+    char user[128];
+    int rc = meet(s, d, &m);
     if (rc == NVML_ERROR_GPU_IS_LOST)
         return err_set(e, -EIO,
                        "GPU %s is lost: it does not answer its driver (see dmesg; a reset or a "
@@ -200,10 +270,6 @@ static int look_at(struct shared *s, int i, struct err *e)
                            d->name, user);
         warn(s, "GPU %s is %s", d->name, user);
     }
-    d->used = m.used;
-    d->ecc = ecc_of(s, d);
-    if (s->set)
-        s->nvml.DeviceRegisterEvents(d->whole, NVML_EVENT_XID, s->set);
     return 0;
 }
 
@@ -237,7 +303,7 @@ static int wait_for_memory(struct shared *s, struct err *e)
     for (int i = 0; i < s->ndevices;) {
         struct device *d = &s->devices[i];
         struct nvml_memory m = {0};
-        int rc = s->nvml.DeviceGetMemoryInfo(d->handle, &m);
+        int rc = d->handle ? s->nvml.DeviceGetMemoryInfo(d->handle, &m) : NVML_ERROR_NOT_FOUND;
         if (rc == NVML_ERROR_GPU_IS_LOST)
             return look_at(s, i, e);
         if (rc != NVML_SUCCESS || m.used <= d->used + SLACK) {
@@ -294,6 +360,43 @@ static void look_for_ecc(struct shared *s, bool tell)
     }
 }
 
+static void look_for_lost(struct shared *s)
+{
+    for (int i = 0; s->nvml.lib && i < s->ndevices; i++) {
+        const struct device *d = &s->devices[i];
+        struct nvml_memory m;
+        nvmlDevice_t whole;
+        struct event ev = {.code = EVENT_LOST};
+        int rc = s->nvml.DeviceGetHandleByPciBusId_v2(d->gpu.bus, &whole);
+        if (rc == NVML_SUCCESS)
+            rc = s->nvml.DeviceGetMemoryInfo(whole, &m);
+        bool again = i > 0 && strcmp(d[-1].gpu.bus, d->gpu.bus) == 0;
+        if (rc != NVML_ERROR_GPU_IS_LOST || again)
+            continue;
+        memcpy(ev.bus, d->gpu.bus, sizeof(ev.bus));
+        add_event(s, &ev);
+    }
+}
+
+/* The workers run, or are about to: what their GPUs have by now is not of these workers. Says
+ * nothing. */
+static void begin_quietly(struct shared *s)
+{
+    struct nvml_memory m;
+    if (s->asked_before) {
+        take_events(s, 0);
+        look_for_ecc(s, false);
+        return;
+    }
+    s->asked_before = true;
+    if (!s->listed)
+        list_devices(s, true);
+    open_nvml(s);
+    for (int i = 0; s->nvml.lib && i < s->ndevices; i++)
+        meet(s, &s->devices[i], &m);
+    s->warning[0] = '\0';
+}
+
 static int ready(struct shared *s, struct err *e)
 {
     if (s->asked_before) {
@@ -319,17 +422,23 @@ static int ready(struct shared *s, struct err *e)
     return rc;
 }
 
-static void answer(struct shared *s, int question)
+static void answer(struct shared *s, int question, unsigned number)
 {
     struct err e = ERR_INIT;
     if (question == GPU_ASK_READY) {
         ready(s, &e);
+    } else if (question == GPU_ASK_BEGIN) {
+        begin_quietly(s);
     } else {
+        if (!s->asked_before)
+            begin_quietly(s);
         take_events(s, 0);
         look_for_ecc(s, true);
+        look_for_lost(s);
     }
     pthread_mutex_lock(&s->lock);
     s->answer = e;
+    s->answers = number;
     s->answered = true;
     if (!s->closed)
         uv_async_send(s->async);
@@ -343,6 +452,11 @@ static void look_at_usage(struct shared *s)
         struct nvml_memory m = {0};
         struct nvml_utilization u = {0};
         struct gpu_usage usage = {.percent = -1};
+        struct nvml_process p[PROCESSES_MAX];
+        unsigned n = PROCESSES_MAX;
+        if (!d->handle || !s->nvml.DeviceGetComputeRunningProcesses_v3 ||
+            s->nvml.DeviceGetComputeRunningProcesses_v3(d->handle, &n, p) != NVML_SUCCESS)
+            n = 0;
         if (d->handle && s->nvml.DeviceGetMemoryInfo(d->handle, &m) == NVML_SUCCESS) {
             usage.used = m.used;
             usage.total = m.total;
@@ -352,6 +466,9 @@ static void look_at_usage(struct shared *s)
             usage.percent = (int)u.gpu;
         pthread_mutex_lock(&s->lock);
         d->usage = usage;
+        d->npids = n < USERS_MAX ? (int)n : USERS_MAX;
+        for (int k = 0; k < d->npids; k++)
+            d->pids[k] = (pid_t)p[k].pid;
         pthread_mutex_unlock(&s->lock);
     }
 }
@@ -363,6 +480,8 @@ static void gpu_watch_release(struct shared *s)
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->wake);
     free(s->devices);
+    free(s->visible);
+    free(s->cuda_visible);
     free(s);
 }
 
@@ -372,6 +491,7 @@ static void *gpu_watch_run(void *arg)
     pthread_mutex_lock(&s->lock);
     while (!s->closed) {
         int question = s->question;
+        unsigned number = s->number;
         bool look = s->look;
         s->question = -1;
         s->look = false;
@@ -381,7 +501,7 @@ static void *gpu_watch_run(void *arg)
         }
         pthread_mutex_unlock(&s->lock);
         if (question >= 0)
-            answer(s, question);
+            answer(s, question, number);
         else if (!look)
             take_events(s, EVENTS_MS);
         if (look)
@@ -422,7 +542,7 @@ static void on_answer(uv_async_t *async)
     struct shared *s = w->sh;
     char warning[sizeof(s->warning)];
     pthread_mutex_lock(&s->lock);
-    bool answered = s->answered;
+    bool answered = s->answered && s->answers == s->number;
     struct err e = s->answer;
     s->answered = false;
     memcpy(warning, s->warning, sizeof(warning));
@@ -452,6 +572,27 @@ static void on_late(uv_timer_t *t)
     gpu_watch_finish(w, NULL);
 }
 
+void gpu_watch_read_log(struct gpu_watch *w)
+{
+    struct xid x;
+    while (xid_log_next(&w->log, &x)) {
+        struct event ev = {.at_ns = mono_ns(), .code = x.code, .pid = x.pid};
+        memcpy(ev.bus, x.bus, sizeof(ev.bus));
+        memcpy(ev.text, x.text, sizeof(ev.text));
+        keep(w, &ev);
+    }
+}
+
+/* The kernel has written something. */
+static void on_log(uv_poll_t *p, int status, int events)
+{
+    struct gpu_watch *w = container_of(p, struct gpu_watch, log_poll);
+    (void)events;
+    gpu_watch_read_log(w);
+    if (status < 0)
+        uv_poll_stop(p);
+}
+
 static int start_thread(struct gpu_watch *w)
 {
     atomic_fetch_add(&w->sh->users, 1);
@@ -459,6 +600,8 @@ static int start_thread(struct gpu_watch *w)
     if (rc)
         atomic_fetch_sub(&w->sh->users, 1);
     w->thread = rc == 0;
+    if (w->polls) /* workers use GPUs: when the kernel says something of them matters */
+        uv_poll_start(&w->log_poll, UV_READABLE, on_log);
     return -rc;
 }
 
@@ -472,21 +615,20 @@ void gpu_watch_ask(struct gpu_watch *w, enum gpu_question q,
                    void (*done)(void *arg, const struct err *e), void *arg)
 {
     struct shared *s = w->sh;
-    bool waiting = w->done != NULL;
     w->done = done;
     w->arg = arg;
-    if (waiting)
-        return;
     w->question = q;
     if (w->stuck || (!w->thread && start_thread(w) < 0)) {
         uv_timer_start(&w->late, on_nothing, 0, 0);
         return;
     }
-    uint64_t late =
-        q == GPU_ASK_READY ? READY_LATE_MS + (uint64_t)(s->wait_s * 1e3) : FAILURE_LATE_MS;
+    uint64_t late = q == GPU_ASK_READY            ? READY_LATE_MS + (uint64_t)(s->wait_s * 1e3)
+                    : q == GPU_ASK_BEGIN && !done ? BEGIN_LATE_MS
+                                                  : FAILURE_LATE_MS;
     uv_timer_start(&w->late, on_late, late, 0);
     pthread_mutex_lock(&s->lock);
     s->question = (int)q;
+    s->number++;
     pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&s->lock);
 }
@@ -502,9 +644,33 @@ void gpu_watch_look(struct gpu_watch *w)
     pthread_mutex_unlock(&s->lock);
 }
 
-bool gpu_watch_usage(struct gpu_watch *w, int local_rank, struct gpu_usage *out)
+/* CUDA's device of the worker; -1: not known. NVML knows who computes on a device, unless it counts
+ * processes otherwise, as in a container; a worker that can see one device only has only that one's
+ * file open; else worker i has device i. */
+static int device_of(struct gpu_watch *w, const struct gpu_user *u)
 {
-    int slot = w->slots[local_rank % w->nbuses];
+    struct shared *s = w->sh;
+    int found = -1;
+    pthread_mutex_lock(&s->lock);
+    int n = s->nvisible;
+    for (int i = 0; i < n; i++) {
+        const struct device *d = s->visible[i].slot < 0 ? NULL : &s->devices[s->visible[i].slot];
+        for (int k = 0; d && k < d->npids; k++) {
+            if (d->pids[k] == u->pid || (u->files.pid && d->pids[k] == u->files.pid))
+                found = i;
+        }
+    }
+    for (int i = 0; i < n && found < 0; i++) {
+        if (s->visible[i].minor >= 0 && u->files.minors == UINT64_C(1) << s->visible[i].minor)
+            found = i;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return found >= 0 ? found : n ? u->local_rank % n : -1;
+}
+
+bool gpu_watch_usage(struct gpu_watch *w, const struct gpu_user *u, struct gpu_usage *out)
+{
+    int i = device_of(w, u), slot = i < 0 ? -1 : w->sh->visible[i].slot;
     if (slot < 0)
         return false;
     pthread_mutex_lock(&w->sh->lock);
@@ -513,96 +679,96 @@ bool gpu_watch_usage(struct gpu_watch *w, int local_rank, struct gpu_usage *out)
     return out->total > 0;
 }
 
-void gpu_watch_read_log(struct gpu_watch *w)
+static void put_time(char *out, size_t cap, uint64_t at_ns, uint64_t until_ns)
 {
-    struct xid x;
-    while (xid_log_next(&w->log, &x)) {
-        struct event ev = {.at_ns = mono_ns(), .code = x.code, .pid = x.pid};
-        memcpy(ev.bus, x.bus, sizeof(ev.bus));
-        memcpy(ev.text, x.text, sizeof(ev.text));
-        keep(w, &ev);
+    uint64_t now = mono_ns(), at = day_ns() - (now - at_ns);
+    double before = ((double)until_ns - (double)at_ns) / 1e9;
+    time_t seconds = (time_t)(at / 1000000000u);
+    struct tm tm;
+    char text[32] = "";
+    if (localtime_r(&seconds, &tm))
+        strftime(text, sizeof(text), "%T", &tm);
+    text_add(out, cap, ", at %s.%03u", text, (unsigned)(at / 1000000 % 1000));
+    if (until_ns)
+        text_add(out, cap, " (%.1f s %s the worker ended)", before < 0 ? -before : before,
+                 before < 0 ? "after" : "before");
+}
+
+static void put_event(char *out, size_t cap, const struct event *ev, int device, uint64_t until_ns)
+{
+    const char *text = xid_meaning(ev->code);
+    text_add(out, cap, "%sGPU ", *out ? "\n" : "");
+    if (device >= 0)
+        text_add(out, cap, "%d ", device);
+    text_add(out, cap, "(%s): ", ev->bus);
+    if (ev->code == EVENT_LOST) {
+        text_add(out, cap, "lost: it does not answer its driver");
+    } else if (ev->code == EVENT_ECC) {
+        text_add(out, cap, "%llu uncorrectable ECC error%s since the workers were started",
+                 ev->count, ev->count == 1 ? "" : "s");
+    } else {
+        text_add(out, cap, "Xid %d%s%s", ev->code, text || *ev->text ? ", " : "",
+                 text ? text : ev->text);
+        put_time(out, cap, ev->at_ns, until_ns);
     }
 }
 
-const char *gpu_watch_note(struct gpu_watch *w, int local_rank, pid_t pid, uint64_t since_ns,
-                           char *out, size_t cap)
+static bool is_of(int pid, const struct gpu_user *u)
 {
-    int device = local_rank % w->nbuses;
-    const char *bus = w->buses[device];
-    size_t len = 0;
-    out[0] = '\0';
+    return pid == u->pid || pid == u->files.pid;
+}
+
+const char *gpu_watch_note(struct gpu_watch *w, const struct gpu_user *u, char *out, size_t cap)
+{
     gpu_watch_read_log(w);
-    for (int i = 0; i < w->nseen && len < cap; i++) {
+    if (w->nseen && !w->thread && !w->sh->listed)
+        list_devices(w->sh, false);
+    int device = device_of(w, u);
+    const char *bus = device < 0 ? "" : w->sh->visible[device].bus;
+    out[0] = '\0';
+    for (int i = 0; i < w->nseen; i++) {
         const struct event *ev = &w->seen[i];
-        if (ev->at_ns < since_ns || (!(ev->pid && ev->pid == pid) && strcmp(ev->bus, bus) != 0))
-            continue;
-        bool own = strcmp(ev->bus, bus) == 0;
-        const char *text = xid_meaning(ev->code);
-        len += (size_t)snprintf(out + len, cap - len, "%sGPU ", len ? "\n" : "");
-        if (own && len < cap)
-            len += (size_t)snprintf(out + len, cap - len, "%d ", device);
-        if (len < cap && ev->code == 0)
-            len += (size_t)snprintf(
-                out + len, cap - len,
-                "(%s): %llu uncorrectable ECC error%s since the workers were started", ev->bus,
-                ev->count, ev->count == 1 ? "" : "s");
-        else if (len < cap)
-            len += (size_t)snprintf(out + len, cap - len, "(%s): Xid %d%s%s", ev->bus, ev->code,
-                                    text || *ev->text ? ", " : "", text ? text : ev->text);
+        bool own = *bus && strcmp(ev->bus, bus) == 0;
+        if (ev->at_ns >= u->since_ns && (own || (ev->pid && is_of(ev->pid, u))))
+            put_event(out, cap, ev, own ? device : -1, u->until_ns);
     }
     return out;
 }
 
 /* ------------------------------------------------------------------------------- beginning, end */
 
-/* Finds the PCI addresses of CUDA's devices, and lists each device that workers use once, for the
- * thread. */
-static void gpu_watch_find_devices(struct gpu_watch *w, const struct job_spec *job,
-                                   const char *proc_dir)
+/* A file that cannot be polled, as in tests, is read when the GPUs are asked about. */
+static void poll_log(struct gpu_watch *w, uv_loop_t *loop, struct uvx_scope *scope)
 {
-    struct gpu *all;
-    int order[1024], n = gpu_list(&all, proc_dir, GPU_DEV, true);
-    int count = gpu_visible(job_env_gpus(job), all, n, order, (int)ARRAY_LEN(order));
-    struct shared *s = w->sh;
-    w->buses = xcalloc((size_t)count + 1, sizeof(*w->buses));
-    w->slots = xcalloc((size_t)count + 1, sizeof(*w->slots));
-    w->nbuses = count;
-    s->devices = xcalloc((size_t)count + 1, sizeof(*s->devices));
-    for (int i = 0; i < count; i++) {
-        w->slots[i] = -1;
-        if (order[i] < 0)
-            continue;
-        const struct gpu *g = &all[order[i]];
-        memcpy(w->buses[i], g->bus, sizeof(w->buses[i]));
-        if (i >= job->nproc)
-            continue;
-        w->slots[i] = s->ndevices;
-        struct device *d = &s->devices[s->ndevices++];
-        d->gpu = *g;
-        d->workers = (job->nproc - i + count - 1) / count;
-        snprintf(d->name, sizeof(d->name), "%s%s%s", g->bus, *g->mig ? " " : "", g->mig);
-    }
-    free(all);
+    if (w->log.fd < 0 || uv_poll_init(loop, &w->log_poll, w->log.fd) != 0)
+        return;
+    uv_unref((uv_handle_t *)&w->log_poll);
+    uvx_own(scope, &w->log_poll);
+    w->polls = true;
 }
 
 struct gpu_watch *gpu_watch_new(uv_loop_t *loop, struct uvx_scope *scope,
-                                const struct job_spec *job, const char *proc_dir, const char *kmsg)
+                                const struct job_spec *job, const struct gpu_paths *paths)
 {
     struct gpu_watch *w = xcalloc(1, sizeof(*w));
     struct shared *s = w->sh = xcalloc(1, sizeof(*s));
+    const char *visible = job_env_gpus(job);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->wake, NULL);
     atomic_init(&s->users, 1);
     s->question = -1;
-    gpu_watch_find_devices(w, job, proc_dir);
-    if (w->nbuses == 0) {
+    s->paths = *paths;
+    s->nproc = job->nproc;
+    s->all = !job->gpus;
+    s->cuda_visible = visible ? xstrdup(visible) : NULL;
+    if (job->gpus)
+        list_devices(s, true);
+    if (job->gpus && s->nvisible == 0) {
         gpu_watch_release(s);
-        free(w->buses);
-        free(w->slots);
         free(w);
         return NULL;
     }
-    xid_log_open(&w->log, kmsg);
+    xid_log_open(&w->log, paths->kmsg);
     s->check = job->gpu_check;
     s->wait_s = job->gpu_wait;
     s->several_nodes = job->rdzv.max_nodes > 1;
@@ -613,6 +779,7 @@ struct gpu_watch *gpu_watch_new(uv_loop_t *loop, struct uvx_scope *scope,
     uv_unref((uv_handle_t *)&w->async);
     uvx_own(scope, &w->async);
     uvx_own(scope, &w->late);
+    poll_log(w, loop, scope);
     return w;
 }
 
@@ -633,7 +800,5 @@ void gpu_watch_free(struct gpu_watch *w)
         return;
     xid_log_close(&w->log);
     gpu_watch_release(w->sh);
-    free(w->buses);
-    free(w->slots);
     free(w);
 }

@@ -65,6 +65,7 @@ struct nvml_event { /* nvmlEventData_t */
     O(DeviceGetMigDeviceHandleByIndex, (nvmlDevice_t, unsigned, nvmlDevice_t *))              \
     O(DeviceGetTotalEccErrors, (nvmlDevice_t, int, int, unsigned long long *))                \
     O(DeviceGetName, (nvmlDevice_t, char *, unsigned))                                        \
+    O(DeviceGetMinorNumber, (nvmlDevice_t, unsigned *))                                       \
     O(DeviceGetRemappedRows, (nvmlDevice_t, unsigned *corrected, unsigned *uncorrected,       \
                               unsigned *pending, unsigned *failed))                           \
     O(DeviceGetCurrPcieLinkWidth, (nvmlDevice_t, unsigned *))                                 \

@@ -145,6 +145,13 @@ int sweep_children(pid_t *out, int max)
     return c.n;
 }
 
+int sweep_children_of(pid_t parent, pid_t *out, int max)
+{
+    struct collector c = {.v = {collect}, .out = out, .max = max};
+    each_child(parent, &c.v);
+    return c.n;
+}
+
 /* -------------------------------------------------------------------------------------- killing */
 
 struct step {

@@ -33,6 +33,8 @@ int sweep_run(struct sweep *s, const pid_t *keep, size_t n, double seconds);
 
 /* Lists at most `max` children of this process. Returns their number, which may be larger. */
 int sweep_children(pid_t *out, int max);
+/* The same of another process. */
+int sweep_children_of(pid_t parent, pid_t *out, int max);
 
 /* One line on a process that does not die: "pid 881 (python) in state D (uninterruptible sleep) in
  * nfs_wait_bit_killable". Returns out. */

@@ -7,8 +7,9 @@
  * (the compute mode), remapped or pending (rows of its memory that could not, or have to, be
  * remapped), narrow (PCI Express lanes are missing). XID: 0, or one that the next wait for events
  * gets, once. PID: 0, or a process that uses it. Behind a GPU that MIG divides, "mig UUID USED_MIB
- * TOTAL_MIB" per instance; a UUID
- * "-" is a place without an instance. */
+ * TOTAL_MIB" per instance; a UUID "-" is a place without an instance. Makes the file that
+ * FAKE_NVML_LOADED names when it is initialised. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,6 +78,9 @@ static int state_of(struct nvmlDevice_st *g)
 CALL nvmlInit_v2(void);
 CALL nvmlInit_v2(void)
 {
+    const char *note = getenv("FAKE_NVML_LOADED");
+    if (note)
+        close(creat(note, 0644));
     return getenv("FAKE_NVML") ? NVML_SUCCESS : 9;
 }
 
@@ -212,6 +216,15 @@ CALL nvmlDeviceGetName(nvmlDevice_t g, char *out, unsigned len)
 {
     snprintf(out, len, "Fake with %llu MiB", g->total);
     return NVML_SUCCESS;
+}
+
+/* In the order of the file; instances have none. */
+CALL nvmlDeviceGetMinorNumber(nvmlDevice_t g, unsigned *minor);
+CALL nvmlDeviceGetMinorNumber(nvmlDevice_t g, unsigned *minor)
+{
+    for (*minor = 0; find(-1, *minor) && find(-1, *minor) != g;)
+        ++*minor;
+    return g->parent < 0 ? NVML_SUCCESS : 3;
 }
 
 CALL nvmlDeviceGetRemappedRows(nvmlDevice_t g, unsigned *corrected, unsigned *uncorrected,

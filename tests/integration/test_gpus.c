@@ -194,6 +194,85 @@ START_TEST(top_shows_gpus)
 }
 END_TEST
 
+/* Runs dlaunch where /dev has device files of two GPUs, which are plain files, and a kernel log
+ * that is a FIFO. False: such a place cannot be made here. */
+static bool run_with_devices(struct proc *p, int *status, char *const *argv)
+{
+    static const char place[] =
+        "mkdir dev && mount -t tmpfs none dev && "
+        "for f in null zero full random urandom tty; do "
+        "  : > dev/$f && mount --bind /dev/$f dev/$f || exit 99; "
+        "done && mkdir dev/shm dev/pts && ln -s /proc/self/fd dev/fd && ln -s pts/ptmx dev/ptmx && "
+        "mount --rbind /dev/pts dev/pts && mount --rbind /dev/shm dev/shm && "
+        ": > dev/nvidiactl && : > dev/nvidia0 && : > dev/nvidia1 && : > dev/kmsg && "
+        "mount --rbind dev /dev || exit 99; exec \"$@\"";
+    const char *all[32] = {"unshare", "-m", "sh", "-c", place, "sh"};
+    size_t n = 6;
+    for (; *argv && n < 31; argv++)
+        all[n++] = *argv;
+    *status = proc_run(p, (char **)all, g_env, 60);
+    if (*status != 99 && !strstr(p->err, "unshare failed"))
+        return true;
+    test_skip("device files of GPUs: cannot make a /dev: %s", p->err);
+    proc_fini(p);
+    return false;
+}
+
+/* What a worker does: opens the GPU it uses, waits until NVML was called (the fake notes that), and
+ * makes its GPU fail. */
+#define USES                                                                                     \
+    "exec 3<>/dev/nvidia$RANK; n=0; until [ -e nvml.loaded ]; do n=$((n+1)); [ $n -gt 200 ] && " \
+    "exit 9; sleep 0.1; done; [ $RANK = 0 ] && exec sleep 60; "
+
+/* No option says that the job uses GPUs: a worker has opened one. */
+START_TEST(errors_without_options)
+{
+    static const struct {
+        const char *fault, *line;
+    } rows[] = {
+        {"sed 's/ok 5/ok 8/' gpus > new; mv new gpus; exit 3",
+         "GPU 1 (0000:1a:00.0): 3 uncorrectable ECC errors since the workers were started"},
+        {"sed 's/ok 5/lost 5/' gpus > new; mv new gpus; exit 3",
+         "GPU 1 (0000:1a:00.0): lost: it does not answer its driver"},
+        {"echo '4,99,7,-;NVRM: Xid (PCI:0000:1a:00): 79, GPU has fallen off the bus.' >> /dev/kmsg;"
+         " exit 3",
+         "GPU 1 (0000:1a:00.0): Xid 79, GPU has fallen off the bus, at "},
+    };
+    struct proc p;
+    int status;
+    gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 ok 5 0 0\n");
+    g_env[4] = test_text("FAKE_NVML_LOADED=%s/nvml.loaded", tmpdir());
+    if (!run_with_devices(&p, &status,
+                          ARGV(build_path("dlaunch"), "--nproc_per_node=2", "--report=r.json", "sh",
+                               "-c", test_text(USES "%s", rows[_i].fault))))
+        return;
+    ck_assert_msg(status == 3, "exit %d\n%s", status, p.err);
+    expect_text(p.err, rows[_i].line);
+    json_t *j = json_of_file("r.json"), *first = json_object_get(j, "first_failure");
+    ck_assert_int_eq((int)json_number(first, "rank"), 1);
+    expect_text(json_word(first, "message"), rows[_i].line);
+    json_decref(j);
+    proc_fini(&p);
+}
+END_TEST
+
+/* On a host with GPUs, a job whose workers open none does not load NVML. */
+START_TEST(a_plain_program_loads_nothing)
+{
+    struct proc p;
+    int status;
+    gpus(GPU_A " 4 80000 ok 0 0 0\n");
+    g_env[4] = test_text("FAKE_NVML_LOADED=%s/nvml.loaded", tmpdir());
+    if (!run_with_devices(
+            &p, &status,
+            ARGV(build_path("dlaunch"), "--nproc_per_node=2", "sh", "-c", "sleep 1; exit 3")))
+        return;
+    ck_assert_msg(status == 3, "exit %d\n%s", status, p.err);
+    ck_assert_int_ne(access("nvml.loaded", F_OK), 0);
+    proc_fini(&p);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("gpus");
@@ -206,6 +285,8 @@ static Suite *suite(void)
     tcase_add_test(tc, a_worker_for_each_instance);
     tcase_add_test(tc, the_table);
     tcase_add_test(tc, top_shows_gpus);
+    tcase_add_loop_test(tc, errors_without_options, 0, 3);
+    tcase_add_test(tc, a_plain_program_loads_nothing);
     return s;
 }
 

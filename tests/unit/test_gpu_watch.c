@@ -4,9 +4,11 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "agent/device/gpu_watch.h"
@@ -72,7 +74,8 @@ static void teardown(void)
 
 static void open_watch(void)
 {
-    g_watch = gpu_watch_new(&g_loop, &g_scope, &g_job, "/nonexistent", g_kmsg);
+    struct gpu_paths paths = {"/nonexistent", "/nonexistent", g_kmsg};
+    g_watch = gpu_watch_new(&g_loop, &g_scope, &g_job, &paths);
     ck_assert_ptr_nonnull(g_watch);
 }
 
@@ -94,10 +97,30 @@ static const char *ask(enum gpu_question q)
 
 static uint64_t g_since; /* when the worker was started */
 
+static uint64_t g_until; /* when the worker ended */
+static struct gpu_files g_files;
+
+/* Takes the times out of the note: ", at 12:00:01.250 (0.8 s before the worker ended)". */
+static void take_times(char *note)
+{
+    for (char *at; (at = strstr(note, ", at "));) {
+        unsigned h, m, s, ms;
+        int n = 0;
+        ck_assert_msg(sscanf(at, ", at %2u:%2u:%2u.%3u%n", &h, &m, &s, &ms, &n) == 4 && n == 17,
+                      "%s", at);
+        if (at[n] == ' ')
+            n += (int)strcspn(at + n, ")") + 1;
+        memmove(at, at + n, strlen(at + n) + 1);
+    }
+}
+
 static void expect_note(int local_rank, pid_t pid, const char *text)
 {
-    char note[512];
-    ck_assert_str_eq(gpu_watch_note(g_watch, local_rank, pid, g_since, note, sizeof(note)), text);
+    char note[1024];
+    struct gpu_user u = {local_rank, pid, g_files, g_since, g_until};
+    gpu_watch_note(g_watch, &u, note, sizeof(note));
+    take_times(note);
+    ck_assert_str_eq(note, text);
 }
 
 START_TEST(healthy)
@@ -114,23 +137,25 @@ END_TEST
 static bool is_used(void *arg)
 {
     struct gpu_usage *u = arg;
+    struct gpu_user user = {.local_rank = 1};
     gpu_watch_look(g_watch);
-    return gpu_watch_usage(g_watch, 1, u) && u->used == 20000ull << 20;
+    return gpu_watch_usage(g_watch, &user, u) && u->used == 20000ull << 20;
 }
 
 START_TEST(usage)
 {
     struct gpu_usage u;
+    struct gpu_user user = {.local_rank = 0};
     gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 ok 0 0 0\n");
     open_watch();
     gpu_watch_look(g_watch); /* nothing is known yet */
-    ck_assert(!gpu_watch_usage(g_watch, 0, &u));
+    ck_assert(!gpu_watch_usage(g_watch, &user, &u));
     ck_assert_str_eq(ask(GPU_ASK_READY), "");
     gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 20000 80000 ok 0 0 0\n");
     wait_until(is_used, &u, 20, "the usage is known");
     ck_assert_int_eq(u.percent, 25);
     ck_assert_uint_eq(u.total, 80000ull << 20);
-    ck_assert(gpu_watch_usage(g_watch, 0, &u));
+    ck_assert(gpu_watch_usage(g_watch, &user, &u));
     ck_assert_int_eq(u.percent, 0);
 }
 END_TEST
@@ -263,6 +288,144 @@ START_TEST(xid_and_ecc_from_the_driver)
 }
 END_TEST
 
+/* A job that has not said that it uses GPUs: nothing is loaded before a question. */
+static void open_quiet_watch(void)
+{
+    g_job.gpus = false;
+    open_watch();
+}
+
+START_TEST(a_job_that_did_not_say_so)
+{
+    gpus(GPU_A " 4 80000 stuck 0 0 0\n"); /* NVML is not called, else the test hangs here */
+    open_quiet_watch();
+    expect_note(0, 1, "");
+    g_kmsg = "/nonexistent";
+    gpus(GPU_A " 4 80000 ok 7 0 0\n" GPU_B " 9000 80000 ok 0 0 77\n");
+    ck_assert_str_eq(ask(GPU_ASK_BEGIN), "");
+    ck_assert_str_eq(g_said, ""); /* the workers themselves use the GPUs */
+    gpus(GPU_A " 4 80000 ok 9 0 0\n" GPU_B " 9000 80000 lost 0 0 0\n");
+    ck_assert_str_eq(ask(GPU_ASK_FAILURES), "");
+    expect_note(0, 1,
+                "GPU 0 (0000:12:00.0): 2 uncorrectable ECC errors since the workers were started");
+    expect_note(1, 1, "GPU 1 (0000:1a:00.0): lost: it does not answer its driver");
+    g_since = mono_ns();
+    gpus(GPU_A " 4 80000 ok 12 0 0\n" GPU_B " 9000 80000 lost 0 0 0\n");
+    ck_assert_str_eq(ask(GPU_ASK_BEGIN), ""); /* of another round */
+    expect_note(0, 1, "");
+    ck_assert_str_eq(ask(GPU_ASK_FAILURES), "");
+    expect_note(0, 1, "");
+    expect_note(1, 1, "GPU 1 (0000:1a:00.0): lost: it does not answer its driver"); /* still */
+}
+END_TEST
+
+/* Without a question, so before any worker was seen to use a GPU: by the kernel's log alone. */
+START_TEST(an_xid_before_the_first_look)
+{
+    gpus(GPU_A " 4 80000 stuck 0 0 0\n");
+    open_quiet_watch();
+    kernel_says("4,9,7,-;NVRM: Xid (PCI:0000:1a:00): 31, pid=500, name=train, MMU Fault\n");
+    expect_note(0, 400, "");
+    expect_note(0, 500,
+                "GPU (0000:1a:00.0): Xid 31, memory page fault, mostly a fault of the program");
+    g_files = (struct gpu_files){.pid = 500}; /* the worker is a shell */
+    expect_note(0, 400,
+                "GPU (0000:1a:00.0): Xid 31, memory page fault, mostly a fault of the program");
+}
+END_TEST
+
+static bool is_known_to_compute(void *arg)
+{
+    char note[1024];
+    struct gpu_user u = {0, 77, g_files, 0, 0};
+    (void)arg;
+    gpu_watch_look(g_watch);
+    return *gpu_watch_note(g_watch, &u, note, sizeof(note)) != '\0';
+}
+
+/* Whose GPU it is: who NVML says computes on it, else whose only open file it is, else worker i has
+ * device i. */
+START_TEST(whose_gpu_it_is)
+{
+    gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 9000 80000 ok 0 0 77\n");
+    open_quiet_watch();
+    ck_assert_str_eq(ask(GPU_ASK_BEGIN), "");
+    kernel_says("4,9,7,-;NVRM: Xid (PCI:0000:1a:00): 79, GPU has fallen off the bus.\n");
+    wait_until(is_known_to_compute, NULL, 20, "it is known who computes");
+    expect_note(0, 77, "GPU 1 (0000:1a:00.0): Xid 79, GPU has fallen off the bus");
+    expect_note(0, 400, "");
+    expect_note(1, 400, "GPU 1 (0000:1a:00.0): Xid 79, GPU has fallen off the bus");
+    g_files = (struct gpu_files){.pid = 400, .minors = 2};
+    expect_note(0, 400, "GPU 1 (0000:1a:00.0): Xid 79, GPU has fallen off the bus");
+    g_files.minors = 1;
+    expect_note(1, 400, "");
+    g_files.minors = 3; /* as everybody has who can see both */
+    expect_note(1, 400, "GPU 1 (0000:1a:00.0): Xid 79, GPU has fallen off the bus");
+}
+END_TEST
+
+START_TEST(times)
+{
+    char note[1024];
+    gpus(GPU_A " 4 80000 ok 0 0 0\n");
+    open_quiet_watch();
+    kernel_says("4,9,7,-;NVRM: Xid (PCI:0000:12:00): 31, pid=1, name=x, MMU Fault\n");
+    gpu_watch_read_log(g_watch);
+    struct gpu_user u = {0, 1, {0}, 0, mono_ns() + 2500000000u};
+    ck_assert_ptr_nonnull(
+        strstr(gpu_watch_note(g_watch, &u, note, sizeof(note)), "(2.5 s before the worker ended)"));
+    u.until_ns = mono_ns() - 1200000000u;
+    ck_assert_ptr_nonnull(
+        strstr(gpu_watch_note(g_watch, &u, note, sizeof(note)), "(1.2 s after the worker ended)"));
+}
+END_TEST
+
+/* A question that another has replaced does not answer the other. */
+START_TEST(questions_in_a_row)
+{
+    g_kmsg = "/nonexistent";
+    gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 ok 0 0 0\n");
+    open_quiet_watch();
+    ck_assert_str_eq(ask(GPU_ASK_BEGIN), "");
+    gpus(GPU_A " 4 80000 ok 3 0 0\n" GPU_B " 4 80000 ok 0 0 0\n");
+    gpu_watch_ask(g_watch, GPU_ASK_FAILURES, NULL, NULL);
+    ck_assert_str_eq(ask(GPU_ASK_FAILURES), "");
+    expect_note(0, 1,
+                "GPU 0 (0000:12:00.0): 3 uncorrectable ECC errors since the workers were started");
+}
+END_TEST
+
+START_TEST(files_of_a_worker)
+{
+    struct gpu_files f;
+    const char *dev = tmppath("dev");
+    ck_assert_int_eq(mkdir(dev, 0755), 0);
+    write_file(test_text("%s/nvidia3", dev), "");
+    write_file(test_text("%s/nvidiactl", dev), "");
+    write_file(test_text("%s/nvidia3x", dev), "");
+    int ctl = open(test_text("%s/nvidiactl", dev), O_RDONLY);
+    int odd = open(test_text("%s/nvidia3x", dev), O_RDONLY);
+    ck_assert(!gpu_files_of(getpid(), dev, &f));
+    int pipes[2];
+    ck_assert_int_eq(pipe(pipes), 0);
+    pid_t child = fork();
+    if (child == 0) { /* as the program that a shell runs */
+        int fd = open(test_text("%s/nvidia3", dev), O_RDONLY);
+        _exit(write(pipes[1], "x", 1) == 1 && pause() && fd);
+    }
+    char byte;
+    ck_assert_int_eq((int)read(pipes[0], &byte, 1), 1);
+    ck_assert(gpu_files_of(getpid(), dev, &f));
+    ck_assert_int_eq(f.pid, child);
+    ck_assert_uint_eq(f.minors, 8);
+    ck_assert(!gpu_files_of(getpid(), "/dev", &f));
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    close(ctl);
+    close(odd);
+}
+END_TEST
+
 START_TEST(a_driver_that_is_stuck)
 {
     gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 ok 0 0 0\n");
@@ -290,7 +453,8 @@ END_TEST
 START_TEST(no_gpu)
 {
     gpus("");
-    ck_assert_ptr_null(gpu_watch_new(&g_loop, &g_scope, &g_job, "/nonexistent", g_kmsg));
+    struct gpu_paths paths = {"/nonexistent", "/nonexistent", g_kmsg};
+    ck_assert_ptr_null(gpu_watch_new(&g_loop, &g_scope, &g_job, &paths));
 }
 END_TEST
 
@@ -333,9 +497,9 @@ END_TEST
 
 START_TEST(which_devices)
 {
-    static const struct gpu all[] = {{"0000:12:00.0", "GPU-aaaa-1", "", 0},
-                                     {"0000:1a:00.0", "GPU-aabb-2", "", 1},
-                                     {"0000:32:00.0", "GPU-cccc-3", "", 2}};
+    static const struct gpu all[] = {{"0000:12:00.0", "GPU-aaaa-1", "", 0, 0},
+                                     {"0000:1a:00.0", "GPU-aabb-2", "", 1, 1},
+                                     {"0000:32:00.0", "GPU-cccc-3", "", 2, 2}};
     static const struct {
         const char *visible;
         int n, order[3];
@@ -514,6 +678,12 @@ static Suite *suite(void)
     tcase_add_test(tc, xid_in_the_kernel_log);
     tcase_add_test(tc, xid_of_an_earlier_worker);
     tcase_add_test(tc, xid_and_ecc_from_the_driver);
+    tcase_add_test(tc, a_job_that_did_not_say_so);
+    tcase_add_test(tc, an_xid_before_the_first_look);
+    tcase_add_test(tc, whose_gpu_it_is);
+    tcase_add_test(tc, times);
+    tcase_add_test(tc, questions_in_a_row);
+    tcase_add_test(tc, files_of_a_worker);
     tcase_add_test(tc, a_driver_that_is_stuck);
     tcase_add_test(tc, visible_devices);
     tcase_add_test(tc, no_gpu);

@@ -18,6 +18,7 @@
 #include "agent/report/timeline_file.h"
 #include "agent/report/top.h"
 #include "agent/report/trainer_status.h"
+#include "agent/stacks/evidence.h"
 #include "agent/stacks/hangs.h"
 #include "agent/stacks/slow_ranks.h"
 #include "agent/stacks/stacks.h"
@@ -31,7 +32,7 @@ static const struct feature *const rows[] = {
     &file_timer_feature, &blocked_feature,   &oom_feature,        &ledger_feature,
     &events_feature,     &debuggers_feature, &timeline_feature,   &attempts_feature,
     &trainer_feature,    &top_feature,       &operations_feature, &slow_ranks_feature,
-    &stacks_feature,     &hangs_feature,     &warm_feature,
+    &stacks_feature,     &hangs_feature,     &warm_feature,       &evidence_feature,
 };
 #define ROWS ARRAY_LEN(rows)
 

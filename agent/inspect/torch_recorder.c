@@ -13,7 +13,8 @@
 #include "core/fd.h"
 #include "core/hash.h"
 
-#define SECOND UINT64_C(1000000000)
+#define SECOND               UINT64_C(1000000000)
+#define TORCH_RECORDER_ANY_S (UINT64_C(1) << 32)
 
 static bool is_message(const struct pickle_value *entry)
 {
@@ -97,8 +98,8 @@ static uint64_t now_real(void)
     return (uint64_t)t.tv_sec * SECOND + (uint64_t)t.tv_nsec;
 }
 
-/* False: there is no fresh one. */
-static bool read_dump(const char *path, struct sample_op *out)
+/* False: there is none, or none that is younger than so many seconds. */
+static bool read_dump(const char *path, uint64_t seconds, struct sample_op *out)
 {
     struct stat st;
     uint64_t now = now_real();
@@ -107,7 +108,7 @@ static bool read_dump(const char *path, struct sample_op *out)
         (uint64_t)st.st_size > PICKLE_BYTES_MAX)
         return false;
     uint64_t written = (uint64_t)st.st_mtim.tv_sec * SECOND + (uint64_t)st.st_mtim.tv_nsec;
-    if (now > written + TORCH_RECORDER_FRESH_S * SECOND)
+    if (now > written + seconds * SECOND)
         return false;
     /* The file is read, not mapped: a mapped file that becomes shorter meanwhile would be a
      * SIGBUS. */
@@ -117,6 +118,11 @@ static bool read_dump(const char *path, struct sample_op *out)
                 torch_recorder_parse(dump, len, now, out);
     free(dump);
     return good;
+}
+
+bool torch_recorder_read(const char *path, struct sample_op *out)
+{
+    return read_dump(path, TORCH_RECORDER_ANY_S, out);
 }
 
 /* Nobody reads the pipe: there is no such thread, or it is busy with another dump. */
@@ -133,7 +139,7 @@ static bool look_in(const char *root, const char *below, struct sample *s)
 {
     char path[4096];
     snprintf(path, sizeof(path), "%s%s%d", root ? root : "", below, s->rank);
-    return root && read_dump(path, &s->op);
+    return root && read_dump(path, TORCH_RECORDER_FRESH_S, &s->op);
 }
 
 /* Without a path in the environment PyTorch writes into the user's cache, newer versions into that

@@ -13,6 +13,9 @@
  * one. now_ns: CLOCK_REALTIME. False: it has none, or cannot be read. */
 bool torch_recorder_parse(const void *dump, size_t len, uint64_t now_ns, struct sample_op *out);
 
+/* The same of the dump in a file, of whatever age. */
+bool torch_recorder_read(const char *path, struct sample_op *out);
+
 /* Puts the operation of a fresh dump into the sample of a process with that environment, or asks
  * for a dump. */
 void torch_recorder_look(const char *environment, struct sample *s);

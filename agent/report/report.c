@@ -491,8 +491,7 @@ static void print_bold(struct page *pg, const char *what, const char *text)
     sentence(pg, BOLD, &b);
 }
 
-/* Prints which ranks had called what when the first failure is that they had called different
- * operations. */
+/* Prints which ranks had called what. */
 static void print_calls(struct page *pg)
 {
     const struct failure *f = pg->in->result->failures;
@@ -585,7 +584,7 @@ void report_print(FILE *out, const struct report_input *in, int color, int colum
     if (cause) {
         putc('\n', out);
         print_first(&pg, &r->failures[0]);
-        if (r->failures[0].mismatch)
+        if (r->failures[0].mismatch || in->recorded)
             print_calls(&pg);
     }
     print_others(&pg, cause ? "Other workers" : "Workers", r->failures + cause, r->n - cause,

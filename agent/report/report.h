@@ -54,7 +54,8 @@ char *report_make_text(const struct report_input *in);
  *         cause       its class, as dlaunchctl causes lists them; null for "stopped"
  *         caused_by   the rank whose death it was a consequence of, or null
  *         mismatch    whether the ranks called different operations of libdlcoll
- *         operation   the last operation of libdlcoll that it began, or null
+ *         operation   the last operation of libdlcoll that it began, or the one that it waited
+ *                     in, or its last one, as a dump of PyTorch's flight recorder says, or null
  *         time        "2024-05-01T12:00:00.123Z"
  *         message     of its error file, or why it could not be started; "" none
  *         log_path    its stderr file, or null

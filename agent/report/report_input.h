@@ -20,6 +20,7 @@ struct report_input {
     const struct ledger *ledger; /* NULL: not asked for */
     const char
         *operations;    /* the last operations of this node's workers (flight_report.h), or NULL */
+    bool recorded;      /* the workers' operations are known from dumps of PyTorch */
     const char *slow;   /* the ranks that were last found to be slow, one line, or NULL */
     const char *stacks; /* stacks of the workers before they were stopped (stack_tree.h), or NULL */
 };

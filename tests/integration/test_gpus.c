@@ -273,6 +273,80 @@ START_TEST(a_plain_program_loads_nothing)
 }
 END_TEST
 
+/* A worker that writes what PyTorch's flight recorder and NCCL would: rank 2 has not come to the
+ * operation in which the others wait. */
+static const char traces[] =
+    "import os, pickle, sys\n"
+    "rank = int(os.environ['RANK'])\n"
+    "def entry(n, state):\n"
+    "    return dict(record_id=n, profiling_name='nccl:all_reduce', pg_id=0, is_p2p=False,\n"
+    "                process_group=('0', 'default_pg'), collective_seq_id=n, state=state)\n"
+    "entries = [entry(16, 'completed')] + ([] if rank == 2 else [entry(17, 'started')])\n"
+    "name = os.environ['TORCH_FR_DUMP_TEMP_FILE']\n"
+    "assert name == os.environ['TORCH_NCCL_DEBUG_INFO_TEMP_FILE'] and "
+    "name.startswith(os.getcwd())\n"
+    "assert os.environ['TORCH_FR_DUMP_ON_TIMEOUT'] == os.environ['TORCH_NCCL_DUMP_ON_TIMEOUT']\n"
+    "assert os.environ['NCCL_DEBUG'] == 'WARN'\n"
+    "pickle.dump(dict(entries=entries), open(name + str(rank), 'wb'))\n"
+    "log = open(os.environ['NCCL_DEBUG_FILE'], 'w')\n"
+    "log.write('node:12:34 [0] NCCL INFO nothing\\n\\n[2026] node:12:34 [0] net.cc:1 NCCL WARN '\n"
+    "          'Net: rank %d: Connection reset\\n' % rank)\n"
+    "log.close()\n"
+    "open('up', 'a').write('%d\\n' % rank)\n"
+    "while len(open('up').readlines()) < 4:\n"
+    "    pass\n"
+    "if rank == 1:\n"
+    "    sys.exit(3)\n"
+    "import signal; signal.pause()\n";
+
+START_TEST(evidence_in_the_report)
+{
+    struct proc p;
+    write_file("traces.py", traces);
+    int status = proc_run(&p,
+                          ARGV(build_path("dlaunch"), "--nproc_per_node=4", "--log_dir=logs",
+                               "--report=r.json", "python3", "traces.py"),
+                          g_env, 60);
+    ck_assert_msg(status == 3, "exit %d\n%s", status, p.err);
+    expect_text(p.err, "NCCL WARN Net: rank 1: Connection reset");
+    expect_text(p.err, "called    ranks 0, 1, 3 (");
+    expect_text(p.err, "all_reduce in group 0, #17, not ended");
+    expect_text(p.err, "rank 2 (");
+    expect_text(p.err, "all_reduce in group 0, #16, ended (this rank is the");
+    json_t *j = json_of_file("r.json"), *first = json_object_get(j, "first_failure");
+    expect_text(json_word(first, "message"), "NCCL WARN Net: rank 1: Connection reset");
+    ck_assert_str_eq(json_word(first, "operation"), "all_reduce in group 0, #17, not ended");
+    json_decref(j);
+    proc_fini(&p);
+}
+END_TEST
+
+/* What the user has set stays, by either name. */
+START_TEST(evidence_where_the_user_wants_it)
+{
+    struct proc p;
+    g_env[4] = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/x/y_";
+    g_env[5] = "NCCL_DEBUG=INFO";
+    int status = proc_run(&p,
+                          ARGV(build_path("dlaunch"), "--log_dir=logs", "sh", "-c",
+                               "env | grep -e ^TORCH_FR -e ^TORCH_NCCL_D -e ^NCCL_DEBUG"),
+                          g_env, 60);
+    ck_assert_msg(status == 0, "exit %d\n%s", status, p.err);
+    ck_assert_int_eq(count_text(p.out, "\n"), 2);
+    expect_text(p.out, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/x/y_\n");
+    expect_text(p.out, "NCCL_DEBUG=INFO\n");
+    proc_fini(&p);
+    g_env[4] = g_env[5] = NULL;
+    status = proc_run(&p, /* no log files, so nothing is set */
+                      ARGV(build_path("dlaunch"), "sh", "-c",
+                           "env | grep -c -e ^TORCH_FR -e ^TORCH_NCCL_D -e ^NCCL_DEBUG || :"),
+                      g_env, 60);
+    ck_assert_msg(status == 0, "exit %d\n%s", status, p.err);
+    ck_assert_str_eq(p.out, "0\n");
+    proc_fini(&p);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("gpus");
@@ -287,6 +361,8 @@ static Suite *suite(void)
     tcase_add_test(tc, top_shows_gpus);
     tcase_add_loop_test(tc, errors_without_options, 0, 3);
     tcase_add_test(tc, a_plain_program_loads_nothing);
+    tcase_add_test(tc, evidence_in_the_report);
+    tcase_add_test(tc, evidence_where_the_user_wants_it);
     return s;
 }
 

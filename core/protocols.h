@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PROTOCOL_RENDEZVOUS 2u  /* between launchers: rendezvous/rules/rdzv_msg.h */
+#define PROTOCOL_RENDEZVOUS 3u  /* between launchers: rendezvous/rules/rdzv_msg.h */
 #define PROTOCOL_RELAY      1u  /* workers' connections to the store: rendezvous/wire/relay.h */
 #define PROTOCOL_DATA       10u /* between ranks over TCP: collectives/wire/wire.h */
 #define PROTOCOL_HOSTS      2u  /* between a head and its hosts: launcher/hosts/frame.h */

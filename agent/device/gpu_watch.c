@@ -46,6 +46,8 @@ struct device {
     int workers;
     unsigned long long used; /* when the job began */
     unsigned long long ecc;  /* uncorrectable errors at the last look */
+    unsigned nvlinks;        /* that were up then; bit n: link n */
+    bool remap;              /* rows of its memory had to be, or could not be, remapped then */
     struct gpu_usage usage;  /* this and the rest under the lock; total 0: not known */
     pid_t pids[USERS_MAX];   /* of processes that compute on it */
     int npids;
@@ -58,13 +60,14 @@ struct visible {
     int slot;     /* among the devices that are watched; -1: it is not */
 };
 
-enum { EVENT_ECC = 0, EVENT_LOST = -1 }; /* beside Xids */
+/* Beside Xids. */
+enum { EVENT_ECC = 0, EVENT_LOST = -1, EVENT_NVLINK = -2, EVENT_REMAP = -3 };
 
 struct event {
     char bus[16];
     uint64_t at_ns;           /* when it was seen (CLOCK_MONOTONIC) */
-    int pid, code;            /* the Xid, EVENT_ECC or EVENT_LOST */
-    unsigned long long count; /* of ECC errors */
+    int pid, code;            /* the Xid, or EVENT_... */
+    unsigned long long count; /* of ECC errors, of links */
     char text[128];
 };
 
@@ -207,6 +210,27 @@ static unsigned long long ecc_of(const struct shared *s, const struct device *d)
     return n;
 }
 
+/* A link that the driver says nothing of, as of a lost GPU, is as it was. */
+static unsigned nvlinks_of(const struct shared *s, const struct device *d)
+{
+    unsigned up = 0;
+    for (unsigned i = 0; d->whole && s->nvml.DeviceGetNvLinkState && i < NVML_NVLINKS_MAX; i++) {
+        int active = 0;
+        bool said = s->nvml.DeviceGetNvLinkState(d->whole, i, &active) == NVML_SUCCESS;
+        up |= said ? (unsigned)(active != 0) << i : d->nvlinks & 1u << i;
+    }
+    return up;
+}
+
+static bool has_remap(const struct shared *s, const struct device *d)
+{
+    unsigned corrected = 0, uncorrected = 0, pending = 0, failed = 0;
+    return d->whole && s->nvml.DeviceGetRemappedRows &&
+           s->nvml.DeviceGetRemappedRows(d->whole, &corrected, &uncorrected, &pending, &failed) ==
+               NVML_SUCCESS &&
+           (pending || failed);
+}
+
 /* In a compute mode other than the default one, a worker's first CUDA call may fail. */
 static int check_compute_mode(struct shared *s, const struct device *d, struct err *e)
 {
@@ -242,6 +266,8 @@ static int meet(struct shared *s, struct device *d, struct nvml_memory *m)
     }
     d->used = m->used;
     d->ecc = ecc_of(s, d);
+    d->nvlinks = nvlinks_of(s, d);
+    d->remap = has_remap(s, d);
     if (s->set)
         s->nvml.DeviceRegisterEvents(d->whole, NVML_EVENT_XID, s->set);
     return rc;
@@ -342,21 +368,31 @@ static void take_events(struct shared *s, unsigned ms)
     }
 }
 
-/* tell: else they are of no round. */
-static void look_for_ecc(struct shared *s, bool tell)
+static void tell_of(struct shared *s, const struct device *d, int code, unsigned long long count)
+{
+    struct event ev = {.code = code, .count = count};
+    memcpy(ev.bus, d->gpu.bus, sizeof(ev.bus));
+    add_event(s, &ev);
+}
+
+/* What has become worse since the last look. tell: else it is of no round. */
+static void look_for_faults(struct shared *s, bool tell)
 {
     for (int i = 0; s->nvml.lib && i < s->ndevices; i++) {
         struct device *d = &s->devices[i];
-        struct event ev = {.count = ecc_of(s, d)};
+        unsigned long long ecc = ecc_of(s, d);
+        unsigned links = nvlinks_of(s, d), down = d->nvlinks & ~links;
+        bool remap = has_remap(s, d);
         bool again = i > 0 && d[-1].whole == d->whole; /* another instance of the same GPU */
-        if (ev.count <= d->ecc || again)
-            continue;
-        unsigned long long total = ev.count;
-        ev.count -= d->ecc;
-        d->ecc = total;
-        memcpy(ev.bus, d->gpu.bus, sizeof(ev.bus));
-        if (tell)
-            add_event(s, &ev);
+        if (tell && !again && ecc > d->ecc)
+            tell_of(s, d, EVENT_ECC, ecc - d->ecc);
+        if (tell && !again && down)
+            tell_of(s, d, EVENT_NVLINK, (unsigned)__builtin_popcount(down));
+        if (tell && !again && remap && !d->remap)
+            tell_of(s, d, EVENT_REMAP, 0);
+        d->ecc = ecc > d->ecc ? ecc : d->ecc;
+        d->nvlinks = links;
+        d->remap = remap;
     }
 }
 
@@ -366,15 +402,13 @@ static void look_for_lost(struct shared *s)
         const struct device *d = &s->devices[i];
         struct nvml_memory m;
         nvmlDevice_t whole;
-        struct event ev = {.code = EVENT_LOST};
         int rc = s->nvml.DeviceGetHandleByPciBusId_v2(d->gpu.bus, &whole);
         if (rc == NVML_SUCCESS)
             rc = s->nvml.DeviceGetMemoryInfo(whole, &m);
         bool again = i > 0 && strcmp(d[-1].gpu.bus, d->gpu.bus) == 0;
         if (rc != NVML_ERROR_GPU_IS_LOST || again)
             continue;
-        memcpy(ev.bus, d->gpu.bus, sizeof(ev.bus));
-        add_event(s, &ev);
+        tell_of(s, d, EVENT_LOST, 0);
     }
 }
 
@@ -385,7 +419,7 @@ static void begin_quietly(struct shared *s)
     struct nvml_memory m;
     if (s->asked_before) {
         take_events(s, 0);
-        look_for_ecc(s, false);
+        look_for_faults(s, false);
         return;
     }
     s->asked_before = true;
@@ -401,7 +435,7 @@ static int ready(struct shared *s, struct err *e)
 {
     if (s->asked_before) {
         take_events(s, 0);
-        look_for_ecc(s, false);
+        look_for_faults(s, false);
         return s->nvml.lib && s->wait_s > 0 ? wait_for_memory(s, e) : 0;
     }
     s->asked_before = true;
@@ -433,7 +467,7 @@ static void answer(struct shared *s, int question, unsigned number)
         if (!s->asked_before)
             begin_quietly(s);
         take_events(s, 0);
-        look_for_ecc(s, true);
+        look_for_faults(s, true);
         look_for_lost(s);
     }
     pthread_mutex_lock(&s->lock);
@@ -703,6 +737,11 @@ static void put_event(char *out, size_t cap, const struct event *ev, int device,
     text_add(out, cap, "(%s): ", ev->bus);
     if (ev->code == EVENT_LOST) {
         text_add(out, cap, "lost: it does not answer its driver");
+    } else if (ev->code == EVENT_NVLINK) {
+        text_add(out, cap, "%llu NVLink%s went down since the workers were started", ev->count,
+                 ev->count == 1 ? "" : "s");
+    } else if (ev->code == EVENT_REMAP) {
+        text_add(out, cap, "rows of its memory have to be, or could not be, remapped");
     } else if (ev->code == EVENT_ECC) {
         text_add(out, cap, "%llu uncorrectable ECC error%s since the workers were started",
                  ev->count, ev->count == 1 ? "" : "s");
@@ -718,21 +757,70 @@ static bool is_of(int pid, const struct gpu_user *u)
     return pid == u->pid || pid == u->files.pid;
 }
 
-const char *gpu_watch_note(struct gpu_watch *w, const struct gpu_user *u, char *out, size_t cap)
+/* Whether what happened is a fault of the GPU, and if the worker did not end by itself, one that a
+ * worker does not survive, and that was before its end. What NVML says is known only after it. */
+static bool is_fault(const struct event *ev, bool by_itself, uint64_t until_ns)
+{
+    bool survived = ev->code == 63 || ev->code == 64 || ev->code == EVENT_REMAP;
+    if (by_itself)
+        return ev->code <= 0 || xid_is_fault(ev->code);
+    return !survived && (ev->code <= 0 || (xid_is_fault(ev->code) && ev->at_ns <= until_ns));
+}
+
+/* Calls for each event of the worker, or of its GPU. device: CUDA's number; -1: another GPU. */
+static void each_event(struct gpu_watch *w, const struct gpu_user *u,
+                       void (*one)(const struct event *ev, int device, void *arg), void *arg)
 {
     gpu_watch_read_log(w);
     if (w->nseen && !w->thread && !w->sh->listed)
         list_devices(w->sh, false);
     int device = device_of(w, u);
     const char *bus = device < 0 ? "" : w->sh->visible[device].bus;
-    out[0] = '\0';
     for (int i = 0; i < w->nseen; i++) {
         const struct event *ev = &w->seen[i];
         bool own = *bus && strcmp(ev->bus, bus) == 0;
         if (ev->at_ns >= u->since_ns && (own || (ev->pid && is_of(ev->pid, u))))
-            put_event(out, cap, ev, own ? device : -1, u->until_ns);
+            one(ev, own ? device : -1, arg);
     }
+}
+
+struct note {
+    char *out;
+    size_t cap;
+    uint64_t until_ns;
+};
+
+static void note_event(const struct event *ev, int device, void *arg)
+{
+    const struct note *n = arg;
+    put_event(n->out, n->cap, ev, device, n->until_ns);
+}
+
+const char *gpu_watch_note(struct gpu_watch *w, const struct gpu_user *u, char *out, size_t cap)
+{
+    struct note n = {out, cap, u->until_ns};
+    out[0] = '\0';
+    each_event(w, u, note_event, &n);
     return out;
+}
+
+struct judgement {
+    bool by_itself, fault;
+    uint64_t until_ns;
+};
+
+static void judge_event(const struct event *ev, int device, void *arg)
+{
+    struct judgement *j = arg;
+    (void)device;
+    j->fault |= is_fault(ev, j->by_itself, j->until_ns);
+}
+
+bool gpu_watch_fault(struct gpu_watch *w, const struct gpu_user *u, bool by_itself)
+{
+    struct judgement j = {.by_itself = by_itself, .until_ns = u->until_ns};
+    each_event(w, u, judge_event, &j);
+    return j.fault;
 }
 
 /* ------------------------------------------------------------------------------- beginning, end */

@@ -76,4 +76,8 @@ void gpu_watch_read_log(struct gpu_watch *w);
  * worker ended)", several lines, or "". Returns out. */
 const char *gpu_watch_note(struct gpu_watch *w, const struct gpu_user *u, char *out, size_t cap);
 
+/* Whether one of these errors is why the worker failed: the GPU, or a link of it, is broken. Of a
+ * worker that did not end by itself: whether it would have failed without being stopped. */
+bool gpu_watch_fault(struct gpu_watch *w, const struct gpu_user *u, bool by_itself);
+
 #endif

@@ -134,13 +134,26 @@ static void gpus_state_changed(void *state, enum node_state from)
         uv_timer_stop(&g->look);
 }
 
-/* The first failure of a round that was too short for a look: other workers are still there. */
+/* The workers' records are made new for each round, and so is what is known of each. */
+static struct gpu_user user_of(const struct gpus *g, const struct worker *w)
+{
+    return (struct gpu_user){.local_rank = w->local_rank,
+                             .pid = w->pid,
+                             .files = g->files[w->local_rank],
+                             .since_ns = w->started_ns,
+                             .until_ns = w->ended_ns};
+}
+
+/* The first failure of a round that was too short for a look: other workers are still there. What
+ * the kernel has said is known at once, for whoever starts the worker again. */
 static void gpus_worker_failed(void *state, struct worker *w, bool by_dlaunch)
 {
     struct gpus *g = state;
-    (void)w, (void)by_dlaunch;
+    struct gpu_user u = user_of(g, w);
     if (!g->used && g->round.next_ms == LOOK_FIRST_MS)
         look_at_files(g);
+    w->failure.gpu =
+        !by_dlaunch && w->failure.kind != FAILURE_EXEC && gpu_watch_fault(g->watch, &u, true);
 }
 
 static void on_faults(void *arg, const struct err *e)
@@ -163,25 +176,38 @@ static bool gpus_ended(void *state)
     return g->round.faults == ANSWERED;
 }
 
-/* The workers' records are made new for each round, and so is what is known of each. */
-static struct gpu_user user_of(const struct gpus *g, const struct worker *w)
+/* Makes a failure of its own of what was a stop; the message is one line. */
+static void blame(struct failure *f, char *note)
 {
-    return (struct gpu_user){.local_rank = w->local_rank,
-                             .pid = w->pid,
-                             .files = g->files[w->local_rank],
-                             .since_ns = w->started_ns,
-                             .until_ns = w->ended_ns};
+    f->kind = FAILURE_EXIT;
+    f->exit_code = 1;
+    f->signal = 0;
+    f->says_how = true;
+    for (char *end; (end = strchr(note, '\n'));)
+        *end = ';';
+    text_set(f->message, sizeof(f->message), "had a GPU that failed: %s", note);
 }
 
-/* Puts what is known of a failed worker's GPU in front of the worker's message. */
+/* Puts what is known of a failed worker's GPU in front of the worker's message. One that was
+ * stopped because others had failed, and whose GPU had failed before, is why they did. */
 static void gpus_complete(void *state, struct worker *w)
 {
     struct gpus *g = state;
+    struct failure *f = &w->failure;
     struct gpu_user u = user_of(g, w);
-    char note[1024], *rest = xstrdup(w->failure.message);
-    if (w->failure.kind != FAILURE_STOPPED && *gpu_watch_note(g->watch, &u, note, sizeof(note)))
-        text_set(w->failure.message, sizeof(w->failure.message), "%s%s%s", note, *rest ? "\n" : "",
-                 rest);
+    bool stopped = f->kind == FAILURE_STOPPED;
+    char note[1024], *rest;
+    if (f->kind == FAILURE_EXEC)
+        return;
+    f->gpu = gpu_watch_fault(g->watch, &u, !stopped);
+    if ((stopped && !f->gpu) || !*gpu_watch_note(g->watch, &u, note, sizeof(note)))
+        return;
+    if (stopped) {
+        blame(f, note);
+        return;
+    }
+    rest = xstrdup(f->message);
+    text_set(f->message, sizeof(f->message), "%s%s%s", note, *rest ? "\n" : "", rest);
     free(rest);
 }
 

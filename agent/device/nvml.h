@@ -17,6 +17,7 @@ typedef struct nvmlEventSet_st *nvmlEventSet_t;
 #define NVML_ECC_UNCORRECTED   1
 #define NVML_ECC_SINCE_BOOT    0
 #define NVML_MIG_ENABLED       1
+#define NVML_NVLINKS_MAX       18 /* NVML_NVLINK_MAX_LINKS */
 #define NVML_MODE_PROHIBITED   2
 #define NVML_MODE_EXCLUSIVE    3
 
@@ -68,6 +69,7 @@ struct nvml_event { /* nvmlEventData_t */
     O(DeviceGetMinorNumber, (nvmlDevice_t, unsigned *))                                       \
     O(DeviceGetRemappedRows, (nvmlDevice_t, unsigned *corrected, unsigned *uncorrected,       \
                               unsigned *pending, unsigned *failed))                           \
+    O(DeviceGetNvLinkState, (nvmlDevice_t, unsigned link, int *active))                       \
     O(DeviceGetCurrPcieLinkWidth, (nvmlDevice_t, unsigned *))                                 \
     O(DeviceGetMaxPcieLinkWidth, (nvmlDevice_t, unsigned *))                                  \
     O(SystemGetDriverVersion, (char *, unsigned))                                             \

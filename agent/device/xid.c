@@ -13,42 +13,56 @@
 
 #define RECORD_MAX 8192 /* above the kernel's own limit */
 
-const char *xid_meaning(int code)
+/* docs.nvidia.com/deploy/xid-errors. fault: the GPU's memory, its bus or its NVLink is at fault. */
+static const struct meaning {
+    int code;
+    bool fault;
+    const char *text;
+} meanings[] = {
+    {13, false, "graphics engine exception, mostly a fault of the program"},
+    {31, false, "memory page fault, mostly a fault of the program"},
+    {32, false, "corrupted push buffer"},
+    {43, false, "GPU stopped processing, mostly a fault of the program"},
+    {45, false, "work of the process was cleaned up, after another error or its end"},
+    {48, true, "double bit ECC error"},
+    {61, false, "internal micro-controller breakpoint"},
+    {62, false, "internal micro-controller halt"},
+    {63, true, "ECC page retirement or row remapping was recorded"},
+    {64, true, "ECC page retirement or row remapping failed"},
+    {69, false, "graphics engine class error"},
+    {74, true, "NVLink error"},
+    {79, true, "GPU has fallen off the bus"},
+    {92, false, "high single-bit ECC error rate"},
+    {94, true, "contained ECC error"},
+    {95, true, "uncontained ECC error"},
+    {109, false, "context switch timeout"},
+    {119, false, "GPU system processor (GSP) does not answer"},
+    {120, false, "GPU system processor (GSP) error"},
+    {140, false, "unrecovered ECC error"},
+    {144, false, "NVLink: SAW error"},
+    {149, false, "NVLink: NETIR error"},
+    {154, false, "GPU recovery action has changed: reset or reboot"},
+};
+
+static const struct meaning *find_meaning(int code)
 {
-    /* docs.nvidia.com/deploy/xid-errors */
-    static const struct {
-        int code;
-        const char *text;
-    } table[] = {
-        {13, "graphics engine exception, mostly a fault of the program"},
-        {31, "memory page fault, mostly a fault of the program"},
-        {32, "corrupted push buffer"},
-        {43, "GPU stopped processing, mostly a fault of the program"},
-        {45, "work of the process was cleaned up, after another error or its end"},
-        {48, "double bit ECC error"},
-        {61, "internal micro-controller breakpoint"},
-        {62, "internal micro-controller halt"},
-        {63, "ECC page retirement or row remapping was recorded"},
-        {64, "ECC page retirement or row remapping failed"},
-        {69, "graphics engine class error"},
-        {74, "NVLink error"},
-        {79, "GPU has fallen off the bus"},
-        {92, "high single-bit ECC error rate"},
-        {94, "contained ECC error"},
-        {95, "uncontained ECC error"},
-        {109, "context switch timeout"},
-        {119, "GPU system processor (GSP) does not answer"},
-        {120, "GPU system processor (GSP) error"},
-        {140, "unrecovered ECC error"},
-        {144, "NVLink: SAW error"},
-        {149, "NVLink: NETIR error"},
-        {154, "GPU recovery action has changed: reset or reboot"},
-    };
-    for (size_t i = 0; i < ARRAY_LEN(table); i++) {
-        if (table[i].code == code)
-            return table[i].text;
+    for (size_t i = 0; i < ARRAY_LEN(meanings); i++) {
+        if (meanings[i].code == code)
+            return &meanings[i];
     }
     return NULL;
+}
+
+const char *xid_meaning(int code)
+{
+    const struct meaning *m = find_meaning(code);
+    return m ? m->text : NULL;
+}
+
+bool xid_is_fault(int code)
+{
+    const struct meaning *m = find_meaning(code);
+    return m && m->fault;
 }
 
 /* "pid=1234", "pid='1234'", or "pid='<unknown>'". */

@@ -21,6 +21,9 @@ bool xid_parse(const char *record, struct xid *out);
  * one. */
 const char *xid_meaning(int code);
 
+/* Whether the code says that the GPU or a link of it is broken: not what a program does. */
+bool xid_is_fault(int code);
+
 struct xid_log {
     int fd; /* /dev/kmsg; -1: the file cannot be read */
 };

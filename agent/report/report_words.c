@@ -146,7 +146,9 @@ void words_outcome_short(struct buf *b, const struct failure *f)
 
 void words_cause(struct buf *b, const struct failure *f)
 {
-    if (f->kind == FAILURE_SIGNAL && f->oom)
+    if (f->gpu)
+        words_add(b, "its GPU failed, or a link of it");
+    else if (f->kind == FAILURE_SIGNAL && f->oom)
         words_add(b, "out of memory: the kernel killed the worker (cgroup oom_kill)");
     else if (f->kind == FAILURE_SIGNAL && (f->signal == SIGUSR1 || f->signal == SIGUSR2))
         words_add(
@@ -230,6 +232,11 @@ static const struct {
 void words_hint(struct buf *b, const struct failure *f, bool own_node)
 {
     char name[24];
+    if (f->gpu) {
+        words_add(b, "nvidia-smi -q and dcgmi diag -r 1 on that node show the state of its GPUs; a "
+                     "restart leaves the node out if there are enough others (--spares, --nnodes)");
+        return;
+    }
     if (f->kind == FAILURE_SIGNAL) {
         if (f->oom)
             words_add(b,

@@ -142,12 +142,10 @@ static void put_operation(struct evidence *v, struct failure *f, const struct sa
 
 static void put_warnings(struct failure *f, const struct reading *r)
 {
-    char *before = xstrdup(f->message);
     int n = r->nwarnings < LINES ? r->nwarnings : LINES;
-    if (n == 0 || f->kind == FAILURE_STOPPED) {
-        free(before);
+    if (n == 0 || f->kind == FAILURE_STOPPED || f->says_how)
         return;
-    }
+    char *before = xstrdup(f->message);
     f->message[0] = '\0';
     for (int i = 0; i < n; i++)
         text_add(f->message, sizeof(f->message), "%s%s", i ? "\n" : "",

@@ -30,6 +30,7 @@ static const struct cause_row rows[CAUSES] = {
                         "dlaunch failed, or a resource of a node was exhausted"},
     [CAUSE_TIME_LIMIT] = {"time-limit", ACTION_END, false,
                           "the time that the scheduler gives the job ends"},
+    [CAUSE_GPU] = {"gpu", ACTION_EVICT, true, "a GPU failed, or a link of it"},
 };
 
 static const char *const actions[ACTIONS] = {[ACTION_DEFAULT] = "default",
@@ -102,6 +103,8 @@ static bool is_fault(int signo)
 
 enum cause cause_of_failure(const struct failure *f)
 {
+    if (f->gpu && f->kind != FAILURE_STOPPED)
+        return CAUSE_GPU;
     switch (f->kind) {
     case FAILURE_EXIT:
         if (f->mismatch)

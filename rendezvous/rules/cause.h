@@ -27,6 +27,7 @@ enum cause {
     CAUSE_RENDEZVOUS,
     CAUSE_INTERNAL,
     CAUSE_TIME_LIMIT, /* of the scheduler */
+    CAUSE_GPU,        /* a worker's GPU, or a link of it, failed */
     CAUSES,
 };
 

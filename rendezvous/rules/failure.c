@@ -24,13 +24,14 @@ void failure_init(struct failure *f)
 #define FLAG_MISMATCH    4u
 #define FLAG_OPERATION   8u /* the operation follows the role; earlier versions do not know it */
 #define FLAG_SAYS_HOW    16u
+#define FLAG_GPU         32u
 
 void failure_encode(struct buf *b, const struct failure *f)
 {
     buf_u8(b, (uint8_t)f->kind);
     buf_u8(b, (f->core_dumped ? FLAG_CORE_DUMPED : 0) | (f->oom ? FLAG_OOM : 0) |
                   (f->mismatch ? FLAG_MISMATCH : 0) | (f->operation[0] ? FLAG_OPERATION : 0) |
-                  (f->says_how ? FLAG_SAYS_HOW : 0));
+                  (f->says_how ? FLAG_SAYS_HOW : 0) | (f->gpu ? FLAG_GPU : 0));
     buf_u32(b, (uint32_t)f->rank);
     buf_u32(b, (uint32_t)f->local_rank);
     buf_u32(b, (uint32_t)f->node);
@@ -61,14 +62,15 @@ static int read_int(struct rd *r, int min, int max)
 bool failure_decode(struct rd *r, struct failure *f)
 {
     unsigned kind = rd_u8(r), flags = rd_u8(r);
-    if (kind >= FAILURE_KINDS ||
-        (flags & ~(FLAG_CORE_DUMPED | FLAG_OOM | FLAG_MISMATCH | FLAG_OPERATION | FLAG_SAYS_HOW)))
+    if (kind >= FAILURE_KINDS || (flags & ~(FLAG_CORE_DUMPED | FLAG_OOM | FLAG_MISMATCH |
+                                            FLAG_OPERATION | FLAG_SAYS_HOW | FLAG_GPU)))
         r->bad = true;
     f->kind = (enum failure_kind)kind;
     f->core_dumped = flags & FLAG_CORE_DUMPED;
     f->oom = flags & FLAG_OOM;
     f->mismatch = flags & FLAG_MISMATCH;
     f->says_how = flags & FLAG_SAYS_HOW;
+    f->gpu = flags & FLAG_GPU;
     f->rank = read_int(r, -1, WORLD_SIZE_MAX - 1);
     f->local_rank = read_int(r, -1, NPROC_MAX - 1);
     f->node = read_int(r, -1, NNODES_MAX - 1);
@@ -300,7 +302,7 @@ static void follow_caused_by(struct cause_graph *b)
         const struct failure *f = &b->f[i];
         b->cause[i] = NONE;
         b->excluded[i] = f->kind == FAILURE_STOPPED || failure_is_early_exit(f);
-        if (b->excluded[i] || f->caused_by < 0 || f->caused_by == f->rank)
+        if (b->excluded[i] || f->gpu || f->caused_by < 0 || f->caused_by == f->rank)
             continue;
         size_t cause = find_rank(b, f->caused_by);
         if (cause == NONE)
@@ -384,9 +386,17 @@ static bool in_and_not_soft(const struct cause_graph *b, size_t i)
     return !b->excluded[i] && !is_soft(&b->f[i]);
 }
 
+static bool in_and_gpu(const struct cause_graph *b, size_t i)
+{
+    return !b->excluded[i] && b->f[i].gpu;
+}
+
 static size_t first_of(const struct cause_graph *b)
 {
-    size_t first = earliest(b, in);
+    size_t first = earliest(b, in_and_gpu);
+    if (first != NONE)
+        return first;
+    first = earliest(b, in);
     if (first == NONE) /* all workers were stopped */
         return earliest(b, any);
     if (!is_soft(&b->f[first]))

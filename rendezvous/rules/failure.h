@@ -42,6 +42,7 @@ struct failure {
     bool core_dumped;
     bool oom;      /* the kernel killed the worker for memory (from the cgroup's events) */
     bool mismatch; /* libdlcoll: other ranks called another operation than `operation` */
+    bool gpu;      /* its GPU, or a link of it, failed while it ran: it ended because of that */
     bool says_how; /* FAILURE_EXIT: the first line of `message` says what it did, and not the exit
                       code: "called MPI_Abort with code 7" */
     int caused_by; /* the rank whose death it was a consequence of, as libdlcoll recorded; -1
@@ -102,7 +103,8 @@ int failure_exit_status(const struct failure *f);
 /* The index of the failure that came first, among n > 0 records of one round whose seen_ns are on
  * one clock. Not simply the earliest: two agents see two deaths with different delay, so a death
  * that is known to be a consequence (caused_by) never wins over its cause, FAILURE_STOPPED never
- * wins, an early exit with 0 only if another record names it as its cause, and a fatal fault
+ * wins, an early exit with 0 only if another record names it as its cause, a failed GPU wins over
+ * whatever was seen before it, because others wait for its rank until they fail, and a fatal fault
  * (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGKILL, out of memory), an exec failure or a lost node wins
  * over a plain exit or SIGABRT/SIGPIPE seen at most FAILURE_SKEW_NS before it: those are what
  * survivors do when a peer has gone. */

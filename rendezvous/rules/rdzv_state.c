@@ -805,7 +805,7 @@ static void after_failure(struct rdzv_state *s, const struct failure *first, uin
     }
     enum cause_action action = cause_action_of(&s->rules.actions, cause_of_failure(first));
     if (first->node >= 0 && first->node < s->nmembers &&
-        (!is_common(s, first, now) || action == ACTION_EVICT)) /* which the user has asked for */
+        (!is_common(s, first, now) || action == ACTION_EVICT)) /* which its class is for */
         crash_loop(s, s->members[first->node], action, now);
     s->restarts++;
     uint64_t pause = rdzv_crash_loop_pause(alike), asked = s->rules.backoff_ns ? backoff(s) : 0;

@@ -5,10 +5,10 @@
  *
  * STATE: ok, lost, gone (no such device), stuck (the call does not return), exclusive or prohibited
  * (the compute mode), remapped or pending (rows of its memory that could not, or have to, be
- * remapped), narrow (PCI Express lanes are missing). XID: 0, or one that the next wait for events
- * gets, once. PID: 0, or a process that uses it. Behind a GPU that MIG divides, "mig UUID USED_MIB
- * TOTAL_MIB" per instance; a UUID "-" is a place without an instance. Makes the file that
- * FAKE_NVML_LOADED names when it is initialised. */
+ * remapped), nolink (one of its two NVLinks is down), narrow (PCI Express lanes are missing). XID:
+ * 0, or one that the next wait for events gets, once. PID: 0, or a process that uses it. Behind a
+ * GPU that MIG divides, "mig UUID USED_MIB TOTAL_MIB" per instance; a UUID "-" is a place without
+ * an instance. Makes the file that FAKE_NVML_LOOKED names when it is asked how busy a GPU is. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,9 +78,6 @@ static int state_of(struct nvmlDevice_st *g)
 CALL nvmlInit_v2(void);
 CALL nvmlInit_v2(void)
 {
-    const char *note = getenv("FAKE_NVML_LOADED");
-    if (note)
-        close(creat(note, 0644));
     return getenv("FAKE_NVML") ? NVML_SUCCESS : 9;
 }
 
@@ -188,6 +185,9 @@ CALL nvmlDeviceGetUtilizationRates(nvmlDevice_t g, struct nvml_utilization *out)
 CALL nvmlDeviceGetUtilizationRates(nvmlDevice_t g, struct nvml_utilization *out)
 {
     int rc = state_of(g);
+    const char *note = getenv("FAKE_NVML_LOOKED");
+    if (note)
+        close(creat(note, 0644));
     out->gpu = g->total ? (unsigned)(100 * g->used / g->total) : 0;
     out->memory = 0;
     return rc;
@@ -236,6 +236,13 @@ CALL nvmlDeviceGetRemappedRows(nvmlDevice_t g, unsigned *corrected, unsigned *un
     *pending = strcmp(g->state, "pending") == 0;
     *failed = strcmp(g->state, "remapped") == 0;
     return NVML_SUCCESS;
+}
+
+CALL nvmlDeviceGetNvLinkState(nvmlDevice_t g, unsigned link, int *active);
+CALL nvmlDeviceGetNvLinkState(nvmlDevice_t g, unsigned link, int *active)
+{
+    *active = link == 0 || strcmp(g->state, "nolink") != 0;
+    return link < 2 ? NVML_SUCCESS : 2;
 }
 
 CALL nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t g, unsigned *n);

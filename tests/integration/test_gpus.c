@@ -218,10 +218,10 @@ static bool run_with_devices(struct proc *p, int *status, char *const *argv)
     return false;
 }
 
-/* What a worker does: opens the GPU it uses, waits until NVML was called (the fake notes that), and
- * makes its GPU fail. */
+/* What a worker does: opens the GPU it uses, waits until the GPUs were looked at (the fake notes
+ * that), and makes its GPU fail. */
 #define USES                                                                                     \
-    "exec 3<>/dev/nvidia$RANK; n=0; until [ -e nvml.loaded ]; do n=$((n+1)); [ $n -gt 200 ] && " \
+    "exec 3<>/dev/nvidia$RANK; n=0; until [ -e nvml.looked ]; do n=$((n+1)); [ $n -gt 200 ] && " \
     "exit 9; sleep 0.1; done; [ $RANK = 0 ] && exec sleep 60; "
 
 /* No option says that the job uses GPUs: a worker has opened one. */
@@ -241,7 +241,7 @@ START_TEST(errors_without_options)
     struct proc p;
     int status;
     gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 ok 5 0 0\n");
-    g_env[4] = test_text("FAKE_NVML_LOADED=%s/nvml.loaded", tmpdir());
+    g_env[4] = test_text("FAKE_NVML_LOOKED=%s/nvml.looked", tmpdir());
     if (!run_with_devices(&p, &status,
                           ARGV(build_path("dlaunch"), "--nproc_per_node=2", "--report=r.json", "sh",
                                "-c", test_text(USES "%s", rows[_i].fault))))
@@ -251,6 +251,30 @@ START_TEST(errors_without_options)
     json_t *j = json_of_file("r.json"), *first = json_object_get(j, "first_failure");
     ck_assert_int_eq((int)json_number(first, "rank"), 1);
     expect_text(json_word(first, "message"), rows[_i].line);
+    ck_assert_str_eq(json_word(first, "cause"), "gpu");
+    json_decref(j);
+    proc_fini(&p);
+}
+END_TEST
+
+/* The rank with the failed GPU hangs, and another one gives up: the first one is to blame. */
+START_TEST(the_rank_of_the_failed_gpu_is_the_first)
+{
+    struct proc p;
+    int status;
+    gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 ok 5 0 0\n");
+    g_env[4] = test_text("FAKE_NVML_LOOKED=%s/nvml.looked", tmpdir());
+    if (!run_with_devices(&p, &status,
+                          ARGV(build_path("dlaunch"), "--nproc_per_node=2", "--report=r.json", "sh",
+                               "-c",
+                               USES "sed '/aaaa/s/ok 0/lost 0/' gpus > new; mv new gpus; exit 3")))
+        return;
+    ck_assert_msg(status == 1, "exit %d\n%s", status, p.err);
+    expect_text(p.err, "First failure: rank 0 on ");
+    expect_text(p.err, "had a GPU that failed: GPU 0 (0000:12:00.0): lost");
+    json_t *j = json_of_file("r.json"), *first = json_object_get(j, "first_failure");
+    ck_assert_int_eq((int)json_number(first, "rank"), 0);
+    ck_assert_str_eq(json_word(first, "cause"), "gpu");
     json_decref(j);
     proc_fini(&p);
 }
@@ -262,13 +286,13 @@ START_TEST(a_plain_program_loads_nothing)
     struct proc p;
     int status;
     gpus(GPU_A " 4 80000 ok 0 0 0\n");
-    g_env[4] = test_text("FAKE_NVML_LOADED=%s/nvml.loaded", tmpdir());
+    g_env[4] = test_text("FAKE_NVML_LOOKED=%s/nvml.looked", tmpdir());
     if (!run_with_devices(
             &p, &status,
             ARGV(build_path("dlaunch"), "--nproc_per_node=2", "sh", "-c", "sleep 1; exit 3")))
         return;
     ck_assert_msg(status == 3, "exit %d\n%s", status, p.err);
-    ck_assert_int_ne(access("nvml.loaded", F_OK), 0);
+    ck_assert_int_ne(access("nvml.looked", F_OK), 0);
     proc_fini(&p);
 }
 END_TEST
@@ -360,6 +384,7 @@ static Suite *suite(void)
     tcase_add_test(tc, the_table);
     tcase_add_test(tc, top_shows_gpus);
     tcase_add_loop_test(tc, errors_without_options, 0, 3);
+    tcase_add_test(tc, the_rank_of_the_failed_gpu_is_the_first);
     tcase_add_test(tc, a_plain_program_loads_nothing);
     tcase_add_test(tc, evidence_in_the_report);
     tcase_add_test(tc, evidence_where_the_user_wants_it);

@@ -6,7 +6,7 @@
 
 #include "core/protocols.h"
 
-#define PREAMBLE "DLR1\x02\x01\x0a\0"
-static_assert(PROTOCOLS_OF_NODES == (0x02 | 0x01 << 8 | 0x0a << 16), "PREAMBLE is of this build");
+#define PREAMBLE "DLR1\x03\x01\x0a\0"
+static_assert(PROTOCOLS_OF_NODES == (0x03 | 0x01 << 8 | 0x0a << 16), "PREAMBLE is of this build");
 
 #endif

@@ -226,9 +226,33 @@ START_TEST(classes_of_causes)
     ck_assert_int_eq(cause_of_failure(&f), CAUSE_NODE_LOST);
     f = stopped(0, 0);
     ck_assert_int_eq(cause_of_failure(&f), CAUSE_NONE);
+    f.gpu = true;
+    ck_assert_int_eq(cause_of_failure(&f), CAUSE_NONE);
+    f = killed(0, 0, SIGABRT);
+    f.gpu = true;
+    ck_assert_int_eq(cause_of_failure(&f), CAUSE_GPU);
+    f = exited(0, 0);
+    f.mismatch = f.gpu = true;
+    ck_assert_int_eq(cause_of_failure(&f), CAUSE_GPU);
+    ck_assert_int_eq(cause_row(CAUSE_GPU)->action, ACTION_EVICT);
     ck_assert_int_eq(cause_of_stop(STOP_REQUEST, NULL), CAUSE_REQUEST);
     for (enum cause c = CAUSE_NONE + 1; c < CAUSES; c++)
         ck_assert_int_eq(cause_find(cause_name(c), strlen(cause_name(c))), c);
+}
+END_TEST
+
+static struct failure with_gpu(struct failure f)
+{
+    f.gpu = true;
+    return f;
+}
+
+/* Others wait for a rank whose GPU has failed, and often fail before it is found. */
+START_TEST(first_is_the_failed_gpu)
+{
+    CHECK_FIRST(1, exited(0, 0), with_gpu(exited(1, 900000000)), killed(2, 5, SIGSEGV));
+    CHECK_FIRST(1, exited(0, 0), with_gpu(because(exited(1, 9), 0)), stopped(2, 5));
+    CHECK_FIRST(0, exited(0, 0), with_gpu(stopped(1, 1)), stopped(2, 5));
 }
 END_TEST
 
@@ -557,6 +581,7 @@ static Suite *suite(void)
     tcase_add_test(tc, the_odd_one_out);
     tcase_add_test(tc, classes_of_causes);
     tcase_add_test(tc, first_of_a_rank_with_several_records);
+    tcase_add_test(tc, first_is_the_failed_gpu);
     tcase_add_test(tc, first_of_thousands);
     tcase_add_test(tc, order_prefers_specific_failures);
     tc = test_case(s, "record", 10);

@@ -364,6 +364,50 @@ START_TEST(whose_gpu_it_is)
 }
 END_TEST
 
+/* Which errors are why a worker failed, and which of them are if it was stopped. */
+START_TEST(faults)
+{
+    static const struct {
+        const char *kernel, *gpus;
+        bool failed, stopped;
+    } rows[] = {
+        {"", GPU_A " 4 80000 ok 0 0 0\n", false, false},
+        {"4,9,7,-;NVRM: Xid (PCI:0000:12:00): 31, pid=1, name=x, MMU Fault\n",
+         GPU_A " 4 80000 ok 0 0 0\n", false, false},
+        {"4,9,7,-;NVRM: Xid (PCI:0000:12:00): 79, GPU has fallen off the bus.\n",
+         GPU_A " 4 80000 ok 0 0 0\n", true, true},
+        {"4,9,7,-;NVRM: Xid (PCI:0000:12:00): 63, row\n", GPU_A " 4 80000 ok 0 0 0\n", true, false},
+        {"", GPU_A " 4 80000 lost 0 0 0\n", true, true},
+        {"", GPU_A " 4 80000 ok 2 0 0\n", true, true},
+        {"", GPU_A " 4 80000 nolink 0 0 0\n", true, true},
+        {"", GPU_A " 4 80000 pending 0 0 0\n", true, false},
+    };
+    gpus(GPU_A " 4 80000 ok 0 0 0\n");
+    open_quiet_watch();
+    ck_assert_str_eq(ask(GPU_ASK_BEGIN), "");
+    kernel_says(rows[_i].kernel);
+    gpus(rows[_i].gpus);
+    ck_assert_str_eq(ask(GPU_ASK_FAILURES), "");
+    gpu_watch_read_log(g_watch);
+    struct gpu_user u = {0, 1, {0}, 0, mono_ns()};
+    ck_assert_int_eq(gpu_watch_fault(g_watch, &u, true), rows[_i].failed);
+    ck_assert_int_eq(gpu_watch_fault(g_watch, &u, false), rows[_i].stopped);
+}
+END_TEST
+
+START_TEST(links_that_went_down)
+{
+    gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 nolink 0 0 0\n");
+    open_quiet_watch();
+    ck_assert_str_eq(ask(GPU_ASK_BEGIN), "");
+    gpus(GPU_A " 4 80000 nolink 0 0 0\n" GPU_B " 4 80000 pending 0 0 0\n");
+    ck_assert_str_eq(ask(GPU_ASK_FAILURES), "");
+    expect_note(0, 1, "GPU 0 (0000:12:00.0): 1 NVLink went down since the workers were started");
+    expect_note(1, 1,
+                "GPU 1 (0000:1a:00.0): rows of its memory have to be, or could not be, remapped");
+}
+END_TEST
+
 START_TEST(times)
 {
     char note[1024];
@@ -681,6 +725,8 @@ static Suite *suite(void)
     tcase_add_test(tc, a_job_that_did_not_say_so);
     tcase_add_test(tc, an_xid_before_the_first_look);
     tcase_add_test(tc, whose_gpu_it_is);
+    tcase_add_loop_test(tc, faults, 0, 8);
+    tcase_add_test(tc, links_that_went_down);
     tcase_add_test(tc, times);
     tcase_add_test(tc, questions_in_a_row);
     tcase_add_test(tc, files_of_a_worker);

@@ -429,6 +429,23 @@ START_TEST(a_cause_that_evicts_does_so_of_every_node)
 }
 END_TEST
 
+/* A failed GPU costs its node by default; that it failed is known only when all have stopped, and
+ * another node's worker had failed before. */
+START_TEST(a_failed_gpu_evicts_its_node)
+{
+    rules(RDZV_C10D, 1, 3);
+    next_rules.max_restarts = 100;
+    running_by_rules(3);
+    worker_fails(1, FAILURE_EXIT, 9);
+    struct failure f = failure_of(0, FAILURE_EXIT, 1);
+    f.gpu = true;
+    tell_failures(2, MEMBER_STOPPING, 1000, &f, 1, 0);
+    stopped(3);
+    run_all(2);
+    ck_assert(seen[2].view.spare && !seen[1].view.spare);
+}
+END_TEST
+
 START_TEST(nobody_is_left_out_when_too_few_remain)
 {
     rules(RDZV_C10D, 3, 3);
@@ -493,6 +510,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, a_failure_that_is_alike_on_other_nodes_costs_none, 0, 2);
     tcase_add_test(tc, a_failure_that_others_fail_of_costs_its_node);
     tcase_add_test(tc, a_cause_that_evicts_does_so_of_every_node);
+    tcase_add_test(tc, a_failed_gpu_evicts_its_node);
     tcase_add_test(tc, nobody_is_left_out_when_too_few_remain);
     tcase_add_test(tc, many_are_remembered_and_the_oldest_forgotten);
     return s;

@@ -115,7 +115,7 @@ START_TEST(another_version_is_refused_with_a_reason)
     struct rdzv_refusal refusal;
     ck_assert(rdzv_get_refusal(&r, &refusal));
     ck_assert(!refusal.retry);
-    HAS(refusal.text, "rendezvous 9, not 2");
+    HAS(refusal.text, test_text("rendezvous 9, not %u", PROTOCOL_RENDEZVOUS));
     HAS(logs, "turned away 127.0.0.1");
     close(fd);
 }

@@ -30,6 +30,7 @@ struct worker {
     uint64_t started_ns, ended_ns;
     int listen_fd; /* the worker's data socket, until it is handed down; -1 */
     uint16_t port;
+    struct gpu_state gpu;   /* of the worker's GPU */
     struct failure failure; /* set if the worker did not end with status 0 */
 };
 

@@ -2,9 +2,22 @@
 #ifndef AGENT_BASE_STATUS_H
 #define AGENT_BASE_STATUS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "rendezvous/rules/rdzv_types.h"
+
+/* What makes a GPU slow, at the last look; zeroed: not known. */
+struct gpu_state {
+    bool known;
+    uint8_t reasons;                     /* GPU_SLOW_...: why its clocks are lower */
+    uint8_t celsius;                     /* its temperature; 0: not known */
+    uint8_t pcie_generation, pcie_width; /* as it runs now; 0: not known */
+    uint32_t nvlink_errors;              /* replays, recoveries and CRC errors since it was reset */
+};
+#define GPU_SLOW_THERMAL     1 /* it is, or its memory is, too hot */
+#define GPU_SLOW_POWER_BRAKE 2 /* the host's power supply has asked for that */
+#define GPU_SLOW_HARDWARE    4 /* one of both, or its board's power: the hardware does not say */
 
 struct agent_worker_status {
     int rank, local_rank, pid;

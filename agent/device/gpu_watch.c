@@ -49,7 +49,8 @@ struct device {
     unsigned nvlinks;        /* that were up then; bit n: link n */
     bool remap;              /* rows of its memory had to be, or could not be, remapped then */
     struct gpu_usage usage;  /* this and the rest under the lock; total 0: not known */
-    pid_t pids[USERS_MAX];   /* of processes that compute on it */
+    struct gpu_state state;
+    pid_t pids[USERS_MAX]; /* of processes that compute on it */
     int npids;
 };
 
@@ -479,6 +480,54 @@ static void answer(struct shared *s, int question, unsigned number)
     pthread_mutex_unlock(&s->lock);
 }
 
+static uint8_t reasons_of(const struct shared *s, const struct device *d)
+{
+    unsigned long long r = 0;
+    if (!s->nvml.DeviceGetCurrentClocksThrottleReasons ||
+        s->nvml.DeviceGetCurrentClocksThrottleReasons(d->whole, &r) != NVML_SUCCESS)
+        return 0;
+    return (
+        uint8_t)((r & (NVML_REASON_SW_THERMAL | NVML_REASON_HW_THERMAL) ? GPU_SLOW_THERMAL : 0) |
+                 (r & NVML_REASON_HW_BRAKE ? GPU_SLOW_POWER_BRAKE : 0) |
+                 (r & NVML_REASON_HW ? GPU_SLOW_HARDWARE : 0));
+}
+
+static uint32_t nvlink_errors_of(const struct shared *s, const struct device *d)
+{
+    unsigned long long n, sum = 0;
+    for (unsigned i = 0; s->nvml.DeviceGetNvLinkErrorCounter && i < NVML_NVLINKS_MAX; i++) {
+        for (int k = 0; k < NVML_NVLINK_COUNTERS; k++) {
+            if (s->nvml.DeviceGetNvLinkErrorCounter(d->whole, i, k, &n) == NVML_SUCCESS)
+                sum += n;
+        }
+    }
+    return sum < UINT32_MAX ? (uint32_t)sum : UINT32_MAX;
+}
+
+/* As NVML's functions of that form: 0 if it does not know. */
+static uint8_t small_number(int (*get)(nvmlDevice_t, unsigned *), nvmlDevice_t dev)
+{
+    unsigned n = 0;
+    return get && get(dev, &n) == NVML_SUCCESS && n < 256 ? (uint8_t)n : 0;
+}
+
+static struct gpu_state state_of(const struct shared *s, const struct device *d)
+{
+    unsigned celsius = 0;
+    if (!d->whole)
+        return (struct gpu_state){0};
+    if (!s->nvml.DeviceGetTemperature ||
+        s->nvml.DeviceGetTemperature(d->whole, NVML_TEMPERATURE_GPU, &celsius) != NVML_SUCCESS)
+        celsius = 0;
+    return (struct gpu_state){
+        .known = true,
+        .reasons = reasons_of(s, d),
+        .celsius = celsius < 256 ? (uint8_t)celsius : 0,
+        .pcie_generation = small_number(s->nvml.DeviceGetCurrPcieLinkGeneration, d->whole),
+        .pcie_width = small_number(s->nvml.DeviceGetCurrPcieLinkWidth, d->whole),
+        .nvlink_errors = nvlink_errors_of(s, d)};
+}
+
 static void look_at_usage(struct shared *s)
 {
     for (int i = 0; s->nvml.lib && i < s->ndevices; i++) {
@@ -498,8 +547,10 @@ static void look_at_usage(struct shared *s)
         if (d->handle && d->handle == d->whole && s->nvml.DeviceGetUtilizationRates &&
             s->nvml.DeviceGetUtilizationRates(d->handle, &u) == NVML_SUCCESS)
             usage.percent = (int)u.gpu;
+        struct gpu_state state = state_of(s, d);
         pthread_mutex_lock(&s->lock);
         d->usage = usage;
+        d->state = state;
         d->npids = n < USERS_MAX ? (int)n : USERS_MAX;
         for (int k = 0; k < d->npids; k++)
             d->pids[k] = (pid_t)p[k].pid;
@@ -700,6 +751,17 @@ static int device_of(struct gpu_watch *w, const struct gpu_user *u)
     }
     pthread_mutex_unlock(&s->lock);
     return found >= 0 ? found : n ? u->local_rank % n : -1;
+}
+
+struct gpu_state gpu_watch_state(struct gpu_watch *w, const struct gpu_user *u)
+{
+    int i = device_of(w, u), slot = i < 0 ? -1 : w->sh->visible[i].slot;
+    struct gpu_state state = {0};
+    pthread_mutex_lock(&w->sh->lock);
+    if (slot >= 0)
+        state = w->sh->devices[slot].state;
+    pthread_mutex_unlock(&w->sh->lock);
+    return state;
 }
 
 bool gpu_watch_usage(struct gpu_watch *w, const struct gpu_user *u, struct gpu_usage *out)

@@ -14,6 +14,7 @@
 #include "agent/device/gpu.h"
 #include "agent/device/gpu_files.h"
 #include "agent/base/job_spec.h"
+#include "agent/base/status.h"
 #include "core/err.h"
 #include "core/uvx.h"
 
@@ -66,6 +67,9 @@ struct gpu_user {
 
 /* As at the last look; false: not known. */
 bool gpu_watch_usage(struct gpu_watch *w, const struct gpu_user *u, struct gpu_usage *out);
+
+/* As at the last look. */
+struct gpu_state gpu_watch_state(struct gpu_watch *w, const struct gpu_user *u);
 
 /* Reads what the kernel's log says up to now: workers that are started after this call have no part
  * in it. */

@@ -15,6 +15,7 @@
 
 #define LOOK_FIRST_MS 250 /* after the workers' start; doubled from look to look */
 #define LOOK_LAST_MS  60000
+#define LOOK_SLOW_MS  2000 /* the same with --slow_ranks */
 
 static const struct gpu_paths paths = {GPU_PROC, GPU_DEV, "/dev/kmsg"};
 
@@ -22,8 +23,8 @@ enum answer { NOT_ASKED, ASKED, ANSWERED };
 
 /* The questions that were asked about the GPUs in one round. */
 struct round {
-    enum answer ready;  /* are they fit for it */
-    enum answer faults; /* which errors have they had */
+    enum answer ready;  /* whether the GPUs are fit for the round */
+    enum answer faults; /* which errors the GPUs have had */
     unsigned next_ms;   /* until the next look at the workers' files */
 };
 
@@ -86,6 +87,16 @@ static bool gpus_ready(void *state)
     return g->round.ready == ANSWERED;
 }
 
+/* The workers' records are made new for each round, and so is what is known of each. */
+static struct gpu_user user_of(const struct gpus *g, const struct worker *w)
+{
+    return (struct gpu_user){.local_rank = w->local_rank,
+                             .pid = w->pid,
+                             .files = g->files[w->local_rank],
+                             .since_ns = w->started_ns,
+                             .until_ns = w->ended_ns};
+}
+
 /* Looks which workers have opened a GPU by now. */
 static void look_at_files(struct gpus *g)
 {
@@ -105,12 +116,17 @@ static void on_look(uv_timer_t *t)
 {
     struct gpus *g = container_of(t, struct gpus, look);
     unsigned next = 2 * g->round.next_ms;
+    unsigned most = g->n->job->slow_percent > 0 ? LOOK_SLOW_MS : LOOK_LAST_MS;
+    for (int i = 0; g->used && i < g->n->job->nproc; i++) {
+        struct gpu_user u = user_of(g, &g->n->workers[i]);
+        g->n->workers[i].gpu = gpu_watch_state(g->watch, &u); /* of the last look */
+    }
     look_at_files(g);
-    g->round.next_ms = next < LOOK_LAST_MS ? next : LOOK_LAST_MS;
+    g->round.next_ms = next < most ? next : most;
     uv_timer_start(t, on_look, g->round.next_ms, 0);
 }
 
-/* What is known by now is not of this worker, nor of its round. */
+/* The errors known by now are not those of this worker, nor of its round. */
 static int gpus_worker_starts(void *state, const struct worker *w, struct worker_extras *x,
                               struct err *e)
 {
@@ -132,16 +148,6 @@ static void gpus_state_changed(void *state, enum node_state from)
         uv_timer_start(&g->look, on_look, g->round.next_ms, 0);
     else
         uv_timer_stop(&g->look);
-}
-
-/* The workers' records are made new for each round, and so is what is known of each. */
-static struct gpu_user user_of(const struct gpus *g, const struct worker *w)
-{
-    return (struct gpu_user){.local_rank = w->local_rank,
-                             .pid = w->pid,
-                             .files = g->files[w->local_rank],
-                             .since_ns = w->started_ns,
-                             .until_ns = w->ended_ns};
 }
 
 /* The first failure of a round that was too short for a look: other workers are still there. What

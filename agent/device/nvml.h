@@ -18,6 +18,12 @@ typedef struct nvmlEventSet_st *nvmlEventSet_t;
 #define NVML_ECC_SINCE_BOOT    0
 #define NVML_MIG_ENABLED       1
 #define NVML_NVLINKS_MAX       18 /* NVML_NVLINK_MAX_LINKS */
+#define NVML_NVLINK_COUNTERS   4  /* nvmlNvLinkErrorCounter_t: two of replays, two of CRC errors */
+#define NVML_TEMPERATURE_GPU   0
+#define NVML_REASON_HW         0x08ull /* nvmlClocksEventReasonHwSlowdown, and so on */
+#define NVML_REASON_SW_THERMAL 0x20ull
+#define NVML_REASON_HW_THERMAL 0x40ull
+#define NVML_REASON_HW_BRAKE   0x80ull
 #define NVML_MODE_PROHIBITED   2
 #define NVML_MODE_EXCLUSIVE    3
 
@@ -70,6 +76,11 @@ struct nvml_event { /* nvmlEventData_t */
     O(DeviceGetRemappedRows, (nvmlDevice_t, unsigned *corrected, unsigned *uncorrected,       \
                               unsigned *pending, unsigned *failed))                           \
     O(DeviceGetNvLinkState, (nvmlDevice_t, unsigned link, int *active))                       \
+    O(DeviceGetNvLinkErrorCounter,                                                            \
+      (nvmlDevice_t, unsigned link, int counter, unsigned long long *))                       \
+    O(DeviceGetCurrentClocksThrottleReasons, (nvmlDevice_t, unsigned long long *))            \
+    O(DeviceGetTemperature, (nvmlDevice_t, int sensor, unsigned *))                           \
+    O(DeviceGetCurrPcieLinkGeneration, (nvmlDevice_t, unsigned *))                            \
     O(DeviceGetCurrPcieLinkWidth, (nvmlDevice_t, unsigned *))                                 \
     O(DeviceGetMaxPcieLinkWidth, (nvmlDevice_t, unsigned *))                                  \
     O(SystemGetDriverVersion, (char *, unsigned))                                             \

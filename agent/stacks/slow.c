@@ -6,6 +6,7 @@
 
 #include "agent/report/report_words.h"
 #include "agent/inspect/kernel_side.h"
+#include "agent/stacks/slow_gpu.h"
 #include "core/clock.h"
 #include "core/mem.h"
 #include "core/uvx.h"
@@ -19,6 +20,7 @@ struct places {
     unsigned n[KERNEL_SIDE_PLACES];
     char call[48]; /* the call in which it slept more often than in all others together, or "" */
     int lead;      /* how often that call was seen more than others */
+    struct gpu_state gpu;
 };
 
 struct slow {
@@ -74,6 +76,27 @@ static void on_place(uv_timer_t *t)
     }
 }
 
+static void put_gpu_state(struct buf *b, struct gpu_state g)
+{
+    buf_u8(b, g.known);
+    buf_u8(b, g.reasons);
+    buf_u8(b, g.celsius);
+    buf_u8(b, g.pcie_generation);
+    buf_u8(b, g.pcie_width);
+    buf_u32(b, g.nvlink_errors);
+}
+
+static struct gpu_state get_gpu_state(struct rd *r)
+{
+    struct gpu_state g = {.known = rd_u8(r)};
+    g.reasons = rd_u8(r);
+    g.celsius = rd_u8(r);
+    g.pcie_generation = rd_u8(r);
+    g.pcie_width = rd_u8(r);
+    g.nvlink_errors = rd_u32(r);
+    return g;
+}
+
 static void put_worker(struct buf *b, struct slow *s, int i)
 {
     struct slow_count c;
@@ -89,6 +112,7 @@ static void put_worker(struct buf *b, struct slow *s, int i)
     for (int k = 0; k < KERNEL_SIDE_PLACES; k++)
         buf_u8(b, (uint8_t)(s->places[i].n[k] < 255 ? s->places[i].n[k] : 255));
     buf_str(b, s->places[i].call);
+    put_gpu_state(b, s->cb.gpu(s->cb.arg, i));
 }
 
 void slow_on_request(struct slow *s, const struct rdzv_request *r)
@@ -138,6 +162,7 @@ static bool get_worker(struct rd *r, struct slow_count *c, struct places *p)
     for (int k = 0; k < KERNEL_SIDE_PLACES; k++)
         p->n[k] = rd_u8(r);
     rd_str(r, p->call, sizeof(p->call));
+    p->gpu = get_gpu_state(r);
     return !r->bad;
 }
 
@@ -195,6 +220,11 @@ static void put_rank(struct buf *b, const struct slow *s, const struct rank_tabl
               "last in %u of %u looks",
               rank, host_of(t, rank), f.behind * 1e3, f.last, f.looks);
     put_place(b, &s->job_places[rank]);
+    struct gpu_state *all = xcalloc((size_t)s->job.n, sizeof(*all));
+    for (int i = 0; i < s->job.n; i++)
+        all[i] = s->job_places[i].gpu;
+    slow_gpu_words(b, all, s->job.n, rank);
+    free(all);
 }
 
 static void tell(struct slow *s, const struct rank_table *t)

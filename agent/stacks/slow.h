@@ -8,6 +8,7 @@
 
 #include <uv.h>
 
+#include "agent/base/status.h"
 #include "agent/stacks/slow_watch.h"
 #include "rendezvous/rules/rank_table.h"
 #include "rendezvous/rules/rdzv_types.h"
@@ -21,6 +22,7 @@ struct slow_callbacks {
     bool (*get_count)(void *arg, int local_rank, struct slow_count *out, int *pid, bool *inside);
     /* The round's; NULL: none runs. */
     const struct rank_table *(*table)(void *arg, int *group_rank);
+    struct gpu_state (*gpu)(void *arg, int local_rank);
     bool (*leads)(void *arg); /* the coordinator is in this process */
     bool (*request)(void *arg, const struct rdzv_request *r);
     void (*answer)(void *arg, const struct rdzv_answer *a);

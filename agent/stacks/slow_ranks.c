@@ -37,6 +37,12 @@ static const struct rank_table *running_table(void *arg, int *group_rank)
     return s->n->state == NODE_RUNNING ? s->n->table : NULL;
 }
 
+static struct gpu_state gpu_of(void *arg, int local_rank)
+{
+    struct slow_ranks *s = arg;
+    return s->n->workers[local_rank].gpu;
+}
+
 static bool leads(void *arg)
 {
     struct slow_ranks *s = arg;
@@ -97,6 +103,7 @@ static int slow_ranks_open(void **state, struct node *n, struct err *e)
     const struct slow_callbacks cb = {.arg = s,
                                       .get_count = get_count,
                                       .table = running_table,
+                                      .gpu = gpu_of,
                                       .leads = leads,
                                       .request = send_request,
                                       .answer = send_answer,

@@ -56,12 +56,12 @@ struct failure {
 
     char host[FAILURE_HOST_MAX];
     char role[FAILURE_ROLE_MAX];
-    char operation[FAILURE_OP_MAX]; /* the last one of libdlcoll, or of PyTorch's flight recorder,
-                                       that it began; "": none */
-    char message[FAILURE_MESSAGE_MAX];  /* its error file's message, or why exec failed; may hold \n
+    char operation[FAILURE_OP_MAX]; /* the last one that the worker began, of libdlcoll or by a dump
+                                       of PyTorch; "": none */
+    char message[FAILURE_MESSAGE_MAX];  /* the error file's message, or why exec failed; may hold \n
                                          */
-    char log_path[FAILURE_PATH_MAX];    /* its stderr file, or "" */
-    char stderr_tail[FAILURE_TAIL_MAX]; /* the last lines it wrote to stderr; may hold \n */
+    char log_path[FAILURE_PATH_MAX];    /* the worker's stderr file, or "" */
+    char stderr_tail[FAILURE_TAIL_MAX]; /* the last lines of the worker's stderr; may hold \n */
 };
 
 /* A zeroed record with the "unknown" values set: rank -1, local_rank -1, caused_by -1. */

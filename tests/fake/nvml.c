@@ -5,7 +5,8 @@
  *
  * STATE: ok, lost, gone (no such device), stuck (the call does not return), exclusive or prohibited
  * (the compute mode), remapped or pending (rows of its memory that could not, or have to, be
- * remapped), nolink (one of its two NVLinks is down), narrow (PCI Express lanes are missing). XID:
+ * remapped), nolink (one of its two NVLinks is down), hot (95 C, and slowed down
+ * for it), noisy (its NVLinks have errors), narrow (PCI Express lanes are missing). XID:
  * 0, or one that the next wait for events gets, once. PID: 0, or a process that uses it. Behind a
  * GPU that MIG divides, "mig UUID USED_MIB TOTAL_MIB" per instance; a UUID "-" is a place without
  * an instance. Makes the file that FAKE_NVML_LOOKED names when it is asked how busy a GPU is. */
@@ -243,6 +244,36 @@ CALL nvmlDeviceGetNvLinkState(nvmlDevice_t g, unsigned link, int *active)
 {
     *active = link == 0 || strcmp(g->state, "nolink") != 0;
     return link < 2 ? NVML_SUCCESS : 2;
+}
+
+CALL nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t g, unsigned link, int counter,
+                                     unsigned long long *n);
+CALL nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t g, unsigned link, int counter,
+                                     unsigned long long *n)
+{
+    *n = counter == 0 && strcmp(g->state, "noisy") == 0 ? 20 : 0;
+    return link < 2 ? NVML_SUCCESS : 2;
+}
+
+CALL nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t g, unsigned long long *reasons);
+CALL nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t g, unsigned long long *reasons)
+{
+    *reasons = strcmp(g->state, "hot") == 0 ? NVML_REASON_HW | NVML_REASON_HW_THERMAL : 0;
+    return NVML_SUCCESS;
+}
+
+CALL nvmlDeviceGetTemperature(nvmlDevice_t g, int sensor, unsigned *celsius);
+CALL nvmlDeviceGetTemperature(nvmlDevice_t g, int sensor, unsigned *celsius)
+{
+    *celsius = strcmp(g->state, "hot") == 0 ? 95 : 60;
+    return sensor == NVML_TEMPERATURE_GPU ? NVML_SUCCESS : 2;
+}
+
+CALL nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t g, unsigned *n);
+CALL nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t g, unsigned *n)
+{
+    *n = strcmp(g->state, "narrow") == 0 ? 1 : 5;
+    return NVML_SUCCESS;
 }
 
 CALL nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t g, unsigned *n);

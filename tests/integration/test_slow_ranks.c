@@ -69,12 +69,40 @@ START_TEST(the_slow_rank_is_named)
 }
 END_TEST
 
+/* The GPU of the slow rank is too hot, beside that of the other rank on another node. */
+START_TEST(the_gpu_of_the_slow_rank)
+{
+    struct cluster c = {.n = 2, .port = free_port()};
+    write_file(tmppath("gpus"), "0000:12:00.0 GPU-aaaa-1 4 80000 ok 0 0 0\n"
+                                "0000:1a:00.0 GPU-bbbb-2 4 80000 hot 0 0 0\n");
+    for (int i = 0; i < 2; i++)
+        dlaunch_start(
+            &c.node[i],
+            (char *[]){env[0], env[1], "LATE=200",
+                       test_text("LD_LIBRARY_PATH=%s", build_path("tests/fake")),
+                       test_text("FAKE_NVML=%s", tmppath("gpus")),
+                       i ? "CUDA_VISIBLE_DEVICES=GPU-bbbb-2" : "CUDA_VISIBLE_DEVICES=GPU-aaaa-1",
+                       NULL},
+            "--nnodes 2 --node_rank %d --master_port %d --nproc_per_node 1 --virtual_local_rank "
+            "--slow_ranks 5 --report %%T/r%d %s slow 1 %%T",
+            i, c.port, i, build_path("tests/hang_worker"));
+    proc_expect_err(&c.node[0], "; its GPU: thermal slowdown, 95 C (others 60 C)", 180);
+    write_file(tmppath("end"), "");
+    cluster_wait(&c, 0, 60);
+    json_t *r = json_of_file(tmppath("r1"));
+    expect_text(json_word(r, "slow"), "; its GPU: thermal slowdown, 95 C (others 60 C)");
+    json_decref(r);
+    cluster_fini(&c);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("slow_ranks");
     TCase *t = test_case(s, "slow_ranks", 300);
     tcase_add_checked_fixture(t, setup, NULL);
     tcase_add_loop_test(t, the_slow_rank_is_named, 0, (int)ARRAY_LEN(lates));
+    tcase_add_test(t, the_gpu_of_the_slow_rank);
     suite_add_tcase(s, t);
     return s;
 }

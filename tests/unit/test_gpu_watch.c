@@ -160,6 +160,35 @@ START_TEST(usage)
 }
 END_TEST
 
+static bool state_is(void *arg)
+{
+    const struct gpu_state *want = arg;
+    struct gpu_user user = {.local_rank = 1};
+    gpu_watch_look(g_watch);
+    struct gpu_state s = gpu_watch_state(g_watch, &user);
+    return s.known && s.reasons == want->reasons && s.celsius == want->celsius &&
+           s.pcie_generation == want->pcie_generation && s.pcie_width == want->pcie_width &&
+           s.nvlink_errors == want->nvlink_errors;
+}
+
+START_TEST(what_makes_it_slow)
+{
+    static struct {
+        const char *state;
+        struct gpu_state is;
+    } rows[] = {
+        {"ok", {true, 0, 60, 5, 16, 0}},
+        {"hot", {true, GPU_SLOW_THERMAL | GPU_SLOW_HARDWARE, 95, 5, 16, 0}},
+        {"narrow", {true, 0, 60, 1, 4, 0}},
+        {"noisy", {true, 0, 60, 5, 16, 40}},
+    };
+    gpus(test_text(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 %s 0 0 0\n", rows[_i].state));
+    open_watch();
+    ck_assert_str_eq(ask(GPU_ASK_READY), "");
+    wait_until(state_is, &rows[_i].is, 20, "the state is known");
+}
+END_TEST
+
 START_TEST(not_fit)
 {
     static const struct {
@@ -716,6 +745,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, healthy);
     tcase_add_test(tc, usage);
+    tcase_add_loop_test(tc, what_makes_it_slow, 0, 4);
     tcase_add_loop_test(tc, not_fit, 0, 7);
     tcase_add_test(tc, memory_is_waited_for);
     tcase_add_test(tc, memory_that_stays_in_use);

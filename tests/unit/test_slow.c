@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "agent/stacks/slow_gpu.h"
 #include "agent/stacks/slow_watch.h"
 #include "core/mem.h"
 
@@ -246,6 +247,46 @@ START_TEST(scores)
 }
 END_TEST
 
+/* The GPU of rank 1 beside those of the others. */
+START_TEST(what_is_the_matter_with_the_gpu)
+{
+    static const struct {
+        struct gpu_state of[3];
+        const char *text;
+    } rows[] = {
+        {{{0}, {0}, {0}}, ""},
+        {{{true, 0, 60, 5, 16, 0}, {true, 0, 64, 5, 16, 0}, {true, 0, 61, 5, 16, 0}}, ""},
+        {{{true, 0, 60, 5, 16, 0}, {true, 0, 66, 5, 16, 0}, {true, 0, 61, 5, 16, 0}},
+         "; its GPU: 66 C (others 60 to 61 C)"},
+        {{{true, 0, 60, 5, 16, 0},
+          {true, GPU_SLOW_THERMAL | GPU_SLOW_HARDWARE, 62, 5, 16, 0},
+          {true, 0, 60, 5, 16, 0}},
+         "; its GPU: thermal slowdown, 62 C (others 60 C)"},
+        {{{0}, {true, GPU_SLOW_POWER_BRAKE | GPU_SLOW_HARDWARE, 0, 5, 16, 0}, {0}},
+         "; its GPU: power brake"},
+        {{{true, 0, 60, 5, 16, 0}, {true, GPU_SLOW_HARDWARE, 50, 5, 16, 0}, {0}},
+         "; its GPU: hardware slowdown, 50 C (others 60 C)"},
+        {{{true, 0, 60, 5, 16, 0}, {true, 0, 60, 1, 16, 0}, {true, 0, 60, 4, 16, 0}},
+         "; its GPU: PCIe generation 1 x16 (others at least 4 x16)"},
+        {{{true, 0, 60, 5, 16, 0}, {true, 0, 60, 5, 4, 0}, {true, 0, 60, 4, 16, 0}},
+         "; its GPU: PCIe generation 5 x4 (others at least 4 x16)"},
+        {{{true, 0, 60, 5, 16, 2}, {true, 0, 60, 5, 16, 120}, {true, 0, 60, 5, 16, 0}},
+         "; its GPU: 120 NVLink errors (others 0 to 2)"},
+        {{{true, 0, 60, 5, 16, 0}, {true, 1, 90, 1, 4, 7}, {true, 0, 60, 5, 16, 0}},
+         "; its GPU: thermal slowdown, 90 C (others 60 C), PCIe generation 1 x4 (others at least 5 "
+         "x16), 7 NVLink errors (others 0)"},
+        {{{true, 0, 60, 5, 16, 0}, {0}, {true, 0, 60, 5, 16, 0}}, ""},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct buf b = BUF_INIT;
+        slow_gpu_words(&b, rows[i].of, 3, 1);
+        buf_u8(&b, 0);
+        ck_assert_str_eq((char *)b.data, rows[i].text);
+        buf_fini(&b);
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("slow");
@@ -256,6 +297,7 @@ static Suite *suite(void)
     tcase_add_test(t, what_is_found_and_forgotten);
     tcase_add_test(t, who_does_not_take_part);
     tcase_add_test(t, scores);
+    tcase_add_test(t, what_is_the_matter_with_the_gpu);
     suite_add_tcase(s, t);
     return s;
 }

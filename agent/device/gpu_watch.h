@@ -65,7 +65,7 @@ struct gpu_user {
     uint64_t since_ns, until_ns;
 };
 
-/* As at the last look; false: not known. */
+/* Returns the use at the last look; false: not known. */
 bool gpu_watch_usage(struct gpu_watch *w, const struct gpu_user *u, struct gpu_usage *out);
 
 /* As at the last look. */

@@ -36,6 +36,7 @@
 #include "launcher/options/detect.h"
 #include "launcher/hosts/allocation.h"
 #include "launcher/hosts/head.h"
+#include "launcher/hosts/head_plan.h"
 #include "launcher/hosts/plan_options.h"
 #include "launcher/hosts/remote.h"
 #include "launcher/hosts/serve.h"
@@ -447,7 +448,7 @@ static int run_on_hosts(const struct host_list *hosts, struct options *o)
     int status;
     if ((opt_given(o, OPT_report) && job_check_file(o, OPT_report, &e) < 0) ||
         token_of_head(o, &tokens, &e) < 0 ||
-        (opt_flag(o, OPT_dry_run) && head_print(o, hosts, &tokens, &e) < 0)) {
+        (opt_flag(o, OPT_dry_run) && head_plan_print(o, hosts, &tokens, &e) < 0)) {
         log_error("%s", e.msg);
         return 2;
     }

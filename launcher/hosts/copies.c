@@ -10,6 +10,7 @@
 #include "agent/base/own_file.h"
 #include "agent/inspect/lines.h"
 #include "core/fd.h"
+#include "launcher/hosts/frame.h"
 
 /* Opens a file that is to be mapped. */
 static int open_file(const char *path, size_t *size, struct err *e)
@@ -54,9 +55,40 @@ int copies_map(struct copies *c, const char *inspect, struct err *e)
     return rc;
 }
 
+static int map_program(struct copies *c, const char *path, struct err *e)
+{
+    struct stat st;
+    _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return err_sys(e, errno, "--bcast: %s", path);
+    if (!S_ISREG(st.st_mode) || st.st_size == 0 || st.st_size > FRAME_BODY_MAX)
+        return err_set(e, -EINVAL, "--bcast: %s is not a file of 1 byte to 1 GB", path);
+    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (p == MAP_FAILED)
+        return err_sys(e, errno, "--bcast: %s", path);
+    c->program = p;
+    c->program_len = (size_t)st.st_size;
+    return 0;
+}
+
+int copies_of_job(struct copies *c, const struct options *o, struct err *e)
+{
+    struct stat st;
+    if (!opt_flag(o, OPT_bcast))
+        return 0;
+    int rc = copies_map(c, NULL, e);
+    if (rc < 0)
+        return err_wrap(e, "--bcast");
+    if (!opt_flag(o, OPT_module) && stat(o->command[0], &st) == 0 && S_ISREG(st.st_mode))
+        rc = map_program(c, o->command[0], e);
+    return rc;
+}
+
 void copies_unmap(struct copies *c)
 {
     if (c->p)
         munmap((void *)c->p, c->n);
+    if (c->program_len)
+        munmap((void *)c->program, c->program_len);
     *c = (struct copies){0};
 }

@@ -1,13 +1,12 @@
 /* head.h: dlaunch -H: the command that starts the launchers of a job on their hosts, shows what
  * they print, passes input and signals on to them, and ends with the status of the job.
  *
- * Happy path: every host is reached (peer.h), 64 at a time, and says where it would listen; the
+ * Happy path: every host is reached (contacts.h), 64 at a time, and says where it would listen; the
  * first of them hosts the rendezvous; each gets its plan, and its launcher joins as one that was
  * started by hand; each says how its launcher ended.
  *
  * Failures:
- *   a host refuses or resets the connection    tried again, ever later, until --start_timeout
- *   no daemon answers within DAEMON_MS         ssh, unless --launch_agent is daemon
+ *   a host refuses the connection              contacts.h
  *   a host cannot be reached in time           named; left out if enough are left, else the end
  *   dlaunch is absent there, or another one    likewise
  *   a launcher ends before the workers run     likewise; its exit status is the job's
@@ -22,9 +21,5 @@
 
 /* Runs the job of these hosts. Returns the exit status. */
 int head_run(struct options *o, const struct host_list *hosts, const struct head_tokens *tokens);
-
-/* --dry_run: which hosts, how many workers, by which command. 0, or -errno: cannot be written. */
-int head_print(struct options *o, const struct host_list *hosts, const struct head_tokens *tokens,
-               struct err *e);
 
 #endif

@@ -1,5 +1,6 @@
 #include "launcher/hosts/head_output.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -7,6 +8,7 @@
 
 #include "agent/output/stdio_console.h"
 #include "core/clock.h"
+#include "core/fd.h"
 #include "core/map.h"
 #include "core/mem.h"
 
@@ -31,9 +33,14 @@ static void write_line(void *arg, const char *line, size_t n)
     console_put(w->route[1], w, NULL, line, n, mono_ns());
 }
 
-struct head_output *head_output_new(int epfd, const struct host *const hosts, size_t nhosts,
-                                    bool all)
+struct head_output *head_output_new(const struct host *const hosts, size_t nhosts, bool all,
+                                    struct err *e)
 {
+    int epfd = epoll_create1(EPOLL_CLOEXEC);
+    if (epfd < 0) {
+        err_sys(e, errno, "epoll");
+        return NULL;
+    }
     struct head_output *w = xcalloc(1, sizeof(*w));
     w->epfd = epfd;
     w->hosts = hosts;
@@ -113,15 +120,23 @@ bool head_output_lost_reader(struct head_output *w, int stream)
     return lost;
 }
 
-bool head_output_event(struct head_output *w, const void *tag, uint64_t now_ns)
+int head_output_fd(const struct head_output *w)
 {
-    for (int i = 0; i < 2; i++) {
-        if (tag == &w->console[i]) {
-            console_flush(&w->console[i], now_ns);
-            return true;
-        }
+    return w->epfd;
+}
+
+bool head_output_ready(struct head_output *w, const void *tag, uint64_t now_ns)
+{
+    struct epoll_event ev[3];
+    bool other = false;
+    int n = epoll_wait(w->epfd, ev, ARRAY_LEN(ev), 0);
+    for (int i = 0; i < n; i++) {
+        if (ev[i].data.ptr == tag)
+            other = true;
+        else
+            console_flush(ev[i].data.ptr, now_ns);
     }
-    return false;
+    return other;
 }
 
 void head_output_turn(struct head_output *w, uint64_t now_ns)
@@ -188,6 +203,7 @@ void head_output_finish(struct head_output *w, double patience, uint64_t end_ns)
     for (size_t i = 0; i < w->nhosts; i++)
         stdio_label_unref(w->labels[i]);
     map_fini(&w->said, NULL);
+    close_fd(&w->epfd);
     free(w->labels);
     free(w->streams);
     free(w);

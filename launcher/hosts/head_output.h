@@ -13,9 +13,16 @@
 
 struct head_output;
 
-/* From here on dlaunch's own lines take their turn, too. all: every host's lines are shown. */
-struct head_output *head_output_new(int epfd, const struct host *const hosts, size_t nhosts,
-                                    bool all);
+/* From here on dlaunch's own lines take their turn, too. all: every host's lines are shown. NULL:
+ * no descriptor is left. */
+struct head_output *head_output_new(const struct host *const hosts, size_t nhosts, bool all,
+                                    struct err *e);
+
+/* The set of epoll that the standard streams are in: libuv would make them non-blocking, and they
+ * are shared with other processes. Readable: head_output_ready() is to be called, which serves the
+ * consoles; true: so is what has this tag in the set. */
+int head_output_fd(const struct head_output *w);
+bool head_output_ready(struct head_output *w, const void *tag, uint64_t now_ns);
 
 /* Output of the workers of a host. */
 void head_output_put(struct head_output *w, size_t host, bool err, const void *text, size_t n);
@@ -31,8 +38,7 @@ bool head_output_takes(const struct head_output *w);
 /* True, once for each stream (1 or 2): its reader is gone. */
 bool head_output_lost_reader(struct head_output *w, int stream);
 
-/* Whether an event's pointer was one of these consoles; it is served then. */
-bool head_output_event(struct head_output *w, const void *tag, uint64_t now_ns);
+/* What is due by the time. */
 void head_output_turn(struct head_output *w, uint64_t now_ns);
 int head_output_timeout(const struct head_output *w, uint64_t now_ns); /* -1: none */
 

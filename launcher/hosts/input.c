@@ -9,9 +9,9 @@
 #include "core/mem.h"
 #include "launcher/hosts/peer.h"
 
-void input_init(struct input *in, int epfd, void *tag, enum input_mode mode)
+void input_init(struct input *in, int epfd, enum input_mode mode)
 {
-    *in = (struct input){.mode = mode, .epfd = epfd, .tag = tag};
+    *in = (struct input){.mode = mode, .epfd = epfd};
 }
 
 void input_fini(struct input *in)
@@ -57,7 +57,7 @@ static size_t room(const struct input *in)
 
 static void watch(struct input *in, bool want)
 {
-    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = in->tag};
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = in};
     if (want == in->watched || in->ready)
         return;
     if (epoll_ctl(in->epfd, want ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, STDIN_FILENO, &ev) == 0)

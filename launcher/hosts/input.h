@@ -16,14 +16,14 @@ enum input_mode { INPUT_NONE, INPUT_RANK0, INPUT_ALL };
 struct input {
     enum input_mode mode;
     int epfd;
-    void *tag;
     struct peer **peers; /* who gets it */
     size_t n;
     bool ended, watched, ready; /* ready: a file, which epoll does not watch */
     uint64_t retry_ns;          /* the terminal belongs to another job; 0: it does not */
 };
 
-void input_init(struct input *in, int epfd, void *tag, enum input_mode mode);
+/* epfd: a set of epoll, in which the input has itself as tag. */
+void input_init(struct input *in, int epfd, enum input_mode mode);
 void input_fini(struct input *in);
 
 /* A host has its plan. rank: of its node. */

@@ -13,6 +13,7 @@
 
 #include "core/fd.h"
 #include "core/mem.h"
+#include "core/uvx.h"
 #include "launcher/hosts/piped.h"
 #include "rendezvous/wire/link.h"
 
@@ -34,11 +35,35 @@ void peer_init(struct peer *p, const struct host *h, uint32_t number, bool is_lo
                        .err = -1};
 }
 
+void peer_close_end(struct peer *p, enum peer_end end)
+{
+    int *const fds[] = {&p->in, &p->out, &p->err};
+    uvx_watch_free(p->watch[end]);
+    p->watch[end] = NULL;
+    close_fd(fds[end]);
+}
+
+int peer_watch(struct peer *p, struct uvx_scope *s, void (*const on_ready[3])(void *peer),
+               bool reads)
+{
+    const int fds[] = {p->in, p->out, p->err};
+    const int events[] = {peer_has_to_write(p) ? UV_WRITABLE : 0, reads ? UV_READABLE : 0,
+                          UV_READABLE};
+    for (int i = PEER_IN; i <= PEER_ERR; i++) {
+        if (fds[i] < 0)
+            continue;
+        if (!p->watch[i] && !(p->watch[i] = uvx_watch_new(s, fds[i], on_ready[i], p)))
+            return -errno;
+        uvx_watch_for(p->watch[i], events[i]);
+    }
+    return 0;
+}
+
 void peer_fini(struct peer *p)
 {
-    close_fd(&p->in);
-    close_fd(&p->out);
-    close_fd(&p->err);
+    peer_close_end(p, PEER_IN);
+    peer_close_end(p, PEER_OUT);
+    peer_close_end(p, PEER_ERR);
     host_stream_fini(&p->stream);
     buf_fini(&p->to);
     buf_fini(&p->from);
@@ -53,7 +78,6 @@ static void begin_attempt(struct peer *p)
     p->magic = p->end_requested = p->mute = p->by_daemon = p->dialing = p->refused = false;
     p->skipped = p->said_len = p->from.len = p->to.len = 0;
     p->said[0] = '\0';
-    p->watched = 0; /* all descriptors of the last attempt are closed */
 }
 
 int peer_start(struct peer *p, struct spawner *s, const char *path, char **argv, struct err *e)
@@ -105,8 +129,8 @@ bool peer_is_known(const struct peer *p)
 void peer_hang_up(struct peer *p)
 {
     p->dialing = false;
-    close_fd(&p->in);
-    close_fd(&p->out);
+    peer_close_end(p, PEER_IN);
+    peer_close_end(p, PEER_OUT);
     host_stream_fini(&p->stream);
 }
 
@@ -138,7 +162,7 @@ void peer_forward_program(struct peer *p)
 }
 
 /* Stops writing to a peer that does not read any more; the end of its process, which comes next,
- * says why. A socket stays open for reading: epoll knows the peer by this descriptor. */
+ * says why. A socket stays open for reading. */
 static void give_up_writing(struct peer *p)
 {
     if (p->through) {
@@ -149,7 +173,7 @@ static void give_up_writing(struct peer *p)
         shutdown(p->in, SHUT_WR);
         p->mute = true;
     } else {
-        close_fd(&p->in);
+        peer_close_end(p, PEER_IN);
     }
     p->to.len = 0;
     p->piece[0].n = p->piece[1].n = 0;
@@ -222,7 +246,7 @@ static size_t read_said(struct peer *p)
     if (n > 0)
         keep_said(p, text, (size_t)n);
     else if (n == 0 || (errno != EAGAIN && errno != EINTR))
-        close_fd(&p->err);
+        peer_close_end(p, PEER_ERR);
     return n > 0 ? (size_t)n : 0;
 }
 
@@ -263,12 +287,12 @@ bool peer_read(struct peer *p, enum peer_end end)
         p->refused = p->by_daemon && n < 0 && errno == EACCES;
         if (p->by_daemon)
             keep_said(p, why, strlen(why));
-        close_fd(&p->out);
+        peer_close_end(p, PEER_OUT);
         return false;
     }
     if (is_dlaunch(p))
         return true;
-    close_fd(&p->out);
+    peer_close_end(p, PEER_OUT);
     return false;
 }
 
@@ -355,8 +379,8 @@ bool peer_ended(struct peer *p, int status)
     bool early = p->state == PEER_CONNECTING;
     while (p->err >= 0 && read_said(p)) /* not to the pipe's end: ssh may leave a process behind */
         ;
-    close_fd(&p->in);
-    close_fd(&p->err);
+    peer_close_end(p, PEER_IN);
+    peer_close_end(p, PEER_ERR);
     p->pid = -1;
     return early && !p->is_local && WIFEXITED(status) && WEXITSTATUS(status) == SSH_FAILED &&
            may_pass(p);
@@ -368,7 +392,7 @@ bool peer_again(struct peer *p, uint64_t deadline_ns, uint64_t now)
     wait += wait * ((uintptr_t)p / sizeof(*p) % 64) / 64; /* not all at once again */
     if (now + wait >= deadline_ns)
         return false;
-    close_fd(&p->out);
+    peer_close_end(p, PEER_OUT);
     p->state = PEER_WAITING;
     p->next_ns = now + wait;
     return true;

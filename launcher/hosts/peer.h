@@ -24,6 +24,8 @@
 #include "launcher/hosts/host_stream.h"
 
 struct spawner;
+struct uvx_scope;
+struct uvx_watch;
 
 enum peer_state { PEER_WAITING, PEER_CONNECTING, PEER_READY, PEER_PLANNED, PEER_GONE };
 
@@ -69,14 +71,20 @@ struct peer {
     bool exited;         /* the launcher has told how it ended */
     char *report, *json; /* malloc'ed, or NULL */
     size_t report_len, json_len;
-    uint32_t input_out; /* bytes of standard input that the host has not taken */
-    uint32_t watched;   /* events asked of epoll: bits of enum peer_end */
+    uint32_t input_out;         /* bytes of standard input that the host has not taken */
+    struct uvx_watch *watch[3]; /* of enum peer_end */
+    void *owner;                /* of the callbacks of peer_watch() */
 };
 
 enum peer_end { PEER_IN, PEER_OUT, PEER_ERR };
 
 void peer_init(struct peer *p, const struct host *h, uint32_t number, bool is_local, bool srun);
 void peer_fini(struct peer *p);
+
+static inline bool peer_is_left(const struct peer *p)
+{
+    return p->state != PEER_GONE;
+}
 
 /* Starts the process. */
 int peer_start(struct peer *p, struct spawner *s, const char *path, char **argv, struct err *e);
@@ -97,6 +105,13 @@ int peer_connected(struct peer *p, int fd, const struct tls_key *key, struct err
 bool peer_is_known(const struct peer *p);
 /* Ends the connection to the daemon, or the attempt. */
 void peer_hang_up(struct peer *p);
+
+/* Makes the loop look for what can be done now, and call back for the end of the peer; reads:
+ * whether PEER_OUT is read. -errno: an end cannot be watched. */
+int peer_watch(struct peer *p, struct uvx_scope *s, void (*const on_ready[3])(void *peer),
+               bool reads);
+/* Closes an end, which may be closed. */
+void peer_close_end(struct peer *p, enum peer_end end);
 
 /* Whether there is something to write; writes what is taken. */
 bool peer_has_to_write(const struct peer *p);

@@ -1,14 +1,14 @@
 #include "agent/doctor/checks.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/doctor/fact.h"
 #include "agent/doctor/paths.h"
+#include "core/map.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
 
@@ -33,9 +33,10 @@
 
 struct examined {
     const struct check *check;
-    const json_t *node;  /* the one that is looked at; NULL: all */
-    const json_t *nodes; /* of the job; NULL: only one is known */
-    const json_t *pairs;
+    const struct node_facts *node;  /* the one that is looked at; NULL: all */
+    const struct node_facts *nodes; /* of the job */
+    size_t nnodes;
+    const struct pair_list *pairs;
     struct problems *out;
 };
 
@@ -49,9 +50,10 @@ struct check {
 /* ---------------------------------------------------------------------------------------- problems
  */
 
-static void add(struct examined *x, const json_t *node, const char *remedy, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-static void add(struct examined *x, const json_t *node, const char *remedy, const char *fmt, ...)
+static void add(struct examined *x, const struct node_facts *node, const char *remedy,
+                const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+static void add(struct examined *x, const struct node_facts *node, const char *remedy,
+                const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -69,10 +71,15 @@ static const char *size(double bytes, char out[32])
     return out;
 }
 
-static double workers(const json_t *node)
+static double workers(const struct node_facts *node)
 {
-    double n = fact_number(node, "nproc");
-    return n > 0 ? n : 1;
+    return node->nproc > 0 ? node->nproc : 1;
+}
+
+/* A number that may be unknown, as it is added to others. */
+static double or_zero(double n)
+{
+    return isnan(n) ? 0 : n;
 }
 
 /* -------------------------------------------------------------------------------- limits of a node
@@ -80,8 +87,8 @@ static double workers(const json_t *node)
 
 static void check_nofile(struct examined *x)
 {
-    double n, need = FILES_LEAST + FILES_WORKER * workers(x->node);
-    if (fact_number_at(x->node, "limits.nofile", &n) && n < need)
+    double n = x->node->limits.nofile, need = FILES_LEAST + FILES_WORKER * workers(x->node);
+    if (n < need)
         add(x, x->node, "raise it: ulimit -Hn 65536, or LimitNOFILE= of the service",
             "the hard limit of open files is %.0f; %.0f workers need about %.0f", n,
             workers(x->node), need);
@@ -89,18 +96,18 @@ static void check_nofile(struct examined *x)
 
 static void check_memlock(struct examined *x)
 {
-    double n;
+    double n = x->node->limits.memlock_bytes;
     char a[32];
-    bool pins = json_object_size(fact_at(x->node, "rdma")) > 0;
-    if (pins && fact_number_at(x->node, "limits.memlock_bytes", &n) && n < MEMLOCK_LEAST)
+    if (x->node->rdma.n > 0 && n < MEMLOCK_LEAST)
         add(x, x->node, "raise it: ulimit -l unlimited, or LimitMEMLOCK=infinity of the service",
             "%s of memory can be locked; InfiniBand and RoCE need more", size(n, a));
 }
 
 static void check_nproc(struct examined *x)
 {
-    double n, used = fact_number(x->node, "own_threads"), need = THREADS_WORKER * workers(x->node);
-    if (fact_number_at(x->node, "limits.nproc", &n) && n - used < need)
+    double n = x->node->limits.nproc, used = or_zero(x->node->own_threads);
+    double need = THREADS_WORKER * workers(x->node);
+    if (n - used < need)
         add(x, x->node, "raise it: ulimit -u, or LimitNPROC= of the service",
             "the user may have %.0f processes and threads and has %.0f; %.0f workers need about "
             "%.0f more",
@@ -109,35 +116,35 @@ static void check_nproc(struct examined *x)
 
 static void check_file_size(struct examined *x)
 {
-    double n;
+    double n = x->node->limits.file_bytes;
     char a[32];
-    if (fact_number_at(x->node, "limits.file_bytes", &n) && n < GIB)
+    if (n < GIB)
         add(x, x->node, "lift it: ulimit -f unlimited", "files may be %s long at most", size(n, a));
 }
 
 static void check_address_space(struct examined *x)
 {
-    double n;
+    double n = x->node->limits.address_space_bytes;
     char a[32];
-    if (fact_number_at(x->node, "limits.address_space_bytes", &n) && n < 64 * GIB)
+    if (n < 64 * GIB)
         add(x, x->node, "lift it: ulimit -v unlimited",
             "a process may map %s of memory; GPUs and shared segments need more", size(n, a));
 }
 
 static void check_pids(struct examined *x)
 {
-    double n, need = THREADS_WORKER * workers(x->node);
-    if (fact_number_at(x->node, "cgroup.pids.free", &n) && n < need)
+    double n = x->node->cgroup.pids.free, need = THREADS_WORKER * workers(x->node);
+    if (n < need)
         add(x, x->node, "raise pids.max (docker run --pids-limit, TasksMax= of the service)",
             "its cgroup allows %.0f more processes and threads (limit %.0f); %.0f workers need "
             "about %.0f",
-            n, fact_number(x->node, "cgroup.pids.limit"), workers(x->node), need);
+            n, x->node->cgroup.pids.limit, workers(x->node), need);
 }
 
 static void check_threads(struct examined *x)
 {
-    double n, need = THREADS_WORKER * workers(x->node);
-    if (fact_number_at(x->node, "threads_left", &n) && n < need)
+    double n = x->node->threads_left, need = THREADS_WORKER * workers(x->node);
+    if (n < need)
         add(x, x->node, "raise kernel.threads-max and kernel.pid_max (sysctl)",
             "the kernel allows %.0f more threads; %.0f workers need about %.0f", n,
             workers(x->node), need);
@@ -145,9 +152,9 @@ static void check_threads(struct examined *x)
 
 static void check_memory(struct examined *x)
 {
-    double n, need = MEMORY_WORKER * workers(x->node);
+    double n = x->node->memory.available_bytes, need = MEMORY_WORKER * workers(x->node);
     char a[32], b[32];
-    if (fact_number_at(x->node, "memory.available_bytes", &n) && n < need)
+    if (n < need)
         add(x, x->node, "end what uses the memory (ps --sort=-rss)",
             "%s of memory are available; %.0f workers need %s at least", size(n, a),
             workers(x->node), size(need, b));
@@ -155,119 +162,113 @@ static void check_memory(struct examined *x)
 
 static void check_memory_limit(struct examined *x)
 {
-    double n, need = MEMORY_WORKER * workers(x->node);
+    double n = x->node->cgroup.memory.free, need = MEMORY_WORKER * workers(x->node);
     char a[32], b[32], c[32];
-    if (fact_number_at(x->node, "cgroup.memory.free", &n) && n < need)
+    if (n < need)
         add(x, x->node, "raise memory.max (docker run --memory, the pod's limit, Slurm's --mem)",
             "its cgroup allows %s more memory (limit %s); %.0f workers need %s at least",
-            size(n, a), size(fact_number(x->node, "cgroup.memory.limit"), b), workers(x->node),
-            size(need, c));
+            size(n, a), size(x->node->cgroup.memory.limit, b), workers(x->node), size(need, c));
 }
 
 static void check_shm(struct examined *x)
 {
-    double all = fact_number(x->node, "shm.bytes"), n, need = SHM_WORKER * workers(x->node);
+    const struct folder_facts *f = &x->node->shm;
+    double need = SHM_WORKER * workers(x->node);
     char a[32], b[32];
     need = need < SHM_LEAST ? SHM_LEAST : need;
-    if (*fact_text(x->node, "shm.error"))
+    if (f->error)
         add(x, x->node, "mount it: mount -t tmpfs -o mode=1777 tmpfs /dev/shm",
-            "/dev/shm cannot be used: %s", fact_text(x->node, "shm.error"));
-    else if (fact_number_at(x->node, "shm.free_bytes", &n) && all < need)
+            "/dev/shm cannot be used: %s", f->error);
+    else if (f->bytes < need)
         add(x, x->node,
             "enlarge it: docker run --shm-size=8g, an emptyDir with medium: Memory, or mount -o "
             "remount,size=50% /dev/shm",
-            "/dev/shm has %s; NCCL and data loaders of %.0f workers need %s", size(all, a),
+            "/dev/shm has %s; NCCL and data loaders of %.0f workers need %s", size(f->bytes, a),
             workers(x->node), size(need, b));
-    else if (fact_number_at(x->node, "shm.free_bytes", &n) && n < need)
+    else if (f->free_bytes < need)
         add(x, x->node, "remove what ended jobs left there (ls -l /dev/shm)",
-            "/dev/shm is full: %s of %s are free", size(n, a), size(all, b));
+            "/dev/shm is full: %s of %s are free", size(f->free_bytes, a), size(f->bytes, b));
 }
 
-static void check_folder(struct examined *x, const char *what, const char *option)
+static void check_folder(struct examined *x, const struct folder_facts *f, const char *option)
 {
-    char key[64], a[32], remedy[128];
-    double n;
-    const char *path;
-    snprintf(key, sizeof(key), "%s.path", what);
-    path = fact_text(x->node, key);
-    snprintf(key, sizeof(key), "%s.error", what);
+    char a[32], remedy[128];
     snprintf(remedy, sizeof(remedy), "let the user write there, or choose another folder: %s",
              option);
-    if (*fact_text(x->node, key)) {
-        add(x, x->node, remedy, "%.200s cannot be used: %s", path, fact_text(x->node, key));
+    if (f->error) {
+        add(x, x->node, remedy, "%.200s cannot be used: %s", f->path, f->error);
         return;
     }
     snprintf(remedy, sizeof(remedy), "remove files there, or choose another folder: %s", option);
-    snprintf(key, sizeof(key), "%s.free_bytes", what);
-    if (fact_number_at(x->node, key, &n) && n < TMP_LEAST)
-        add(x, x->node, remedy, "%.200s is full: %s are free", path, size(n, a));
-    snprintf(key, sizeof(key), "%s.free_files", what);
-    if (fact_number_at(x->node, key, &n) && n < 100)
-        add(x, x->node, remedy, "%.200s has room for only %.0f more files", path, n);
+    if (f->free_bytes < TMP_LEAST)
+        add(x, x->node, remedy, "%.200s is full: %s are free", f->path, size(f->free_bytes, a));
+    if (f->free_files < 100)
+        add(x, x->node, remedy, "%.200s has room for only %.0f more files", f->path, f->free_files);
 }
 
 static void check_tmp(struct examined *x)
 {
-    check_folder(x, "tmp", "TMPDIR");
+    check_folder(x, &x->node->tmp, "TMPDIR");
 }
 
 static void check_log_dir(struct examined *x)
 {
-    check_folder(x, "log_dir", "--log_dir");
+    check_folder(x, &x->node->log_dir, "--log_dir");
 }
 
 /* ------------------------------------------------------------------------------- names and network
  */
 
+static bool is_loopback(const struct node_facts *node, bool *known)
+{
+    struct netaddr a;
+    *known = node->addr && netaddr_parse_ip(&a, node->addr, 0);
+    return *known && netaddr_is_loopback(&a);
+}
+
 static void check_hostname(struct examined *x)
 {
-    const json_t *name = fact_at(x->node, "hostname");
-    const char *own = fact_text(name, "name");
-    struct netaddr a;
-    bool remote = netaddr_parse_ip(&a, fact_text(x->node, "addr"), 0) && !netaddr_is_loopback(&a);
-    bool chosen = *fact_text(x->node, "variables.GLOO_SOCKET_IFNAME");
-    double s;
+    const struct name_facts *own = &x->node->hostname;
+    const char *chosen = fact_word(&x->node->variables, "GLOO_SOCKET_IFNAME");
+    char *const *addresses = own->addresses.v;
+    bool known, remote = !is_loopback(x->node, &known) && known;
     char remedy[160];
-    if (!name)
+    if (!own->name)
         return;
-    snprintf(remedy, sizeof(remedy), "put its address into /etc/hosts: ADDRESS %.100s", own);
-    if (*fact_text(name, "error"))
-        add(x, x->node, remedy, "its own name %.100s does not resolve: %s", own,
-            fact_text(name, "error"));
-    else if (json_is_true(fact_at(name, "loopback")) && remote && !chosen)
+    snprintf(remedy, sizeof(remedy), "put its address into /etc/hosts: ADDRESS %.100s", own->name);
+    if (own->error)
+        add(x, x->node, remedy, "its own name %.100s does not resolve: %s", own->name, own->error);
+    else if (own->loopback > 0 && own->addresses.n && remote && !(chosen && *chosen))
         add(x, x->node, remedy,
-            "its own name %.100s resolves to %s only, where other nodes do not reach it", own,
-            json_string_value(json_array_get(fact_at(name, "addresses"), 0)));
-    else if (fact_number_at(name, "seconds", &s) && s > RESOLVE_MOST_S)
+            "its own name %.100s resolves to %s only, where other nodes do not reach it", own->name,
+            addresses[0]);
+    else if (own->seconds > RESOLVE_MOST_S)
         add(x, x->node, "look at the name servers in /etc/resolv.conf",
-            "it took %.1f s to resolve its own name", s);
+            "it took %.1f s to resolve its own name", own->seconds);
 }
 
 static void check_meet(struct examined *x)
 {
-    double s;
-    if (*fact_text(x->node, "meet.error"))
+    const struct name_facts *meet = &x->node->meet;
+    if (meet->error)
         add(x, x->node, "put it into /etc/hosts or the name server, or give an address",
-            "the name of the rendezvous, %.100s, does not resolve: %s",
-            fact_text(x->node, "meet.name"), fact_text(x->node, "meet.error"));
-    else if (fact_number_at(x->node, "meet.seconds", &s) && s > RESOLVE_MOST_S)
+            "the name of the rendezvous, %.100s, does not resolve: %s", meet->name, meet->error);
+    else if (meet->seconds > RESOLVE_MOST_S)
         add(x, x->node, "look at the name servers in /etc/resolv.conf",
-            "it took %.1f s to resolve %.100s", s, fact_text(x->node, "meet.name"));
+            "it took %.1f s to resolve %.100s", meet->seconds, meet->name);
 }
 
 /* A name as NCCL and Gloo take it: a list, of prefixes, "=" in front of exact names, "^" in front
  * of what is not to be used. */
-static const json_t *find_interface(const json_t *all, const char *want)
+static const struct interface_facts *find_interface(const struct fact_list *all, const char *want)
 {
-    const char *name;
-    json_t *one;
+    const struct interface_facts *one = all->v;
     bool exact = *want == '=';
     want += exact;
     size_t len = strcspn(want, ",:");
-    json_object_foreach((json_t *)all, name, one)
-    {
-        if (strncmp(name, want, len) == 0 && (!exact || !name[len]))
-            return one;
+    for (size_t i = 0; i < all->n; i++) {
+        if (strncmp(one[i].name, want, len) == 0 && (!exact || !one[i].name[len]))
+            return &one[i];
     }
     return NULL;
 }
@@ -276,37 +277,34 @@ static void check_interface(struct examined *x)
 {
     static const char *const names[] = {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME",
                                         "TP_SOCKET_IFNAME", "DLCOLL_SOCKET_IFNAME"};
-    const json_t *all = fact_at(x->node, "interfaces"), *vars = fact_at(x->node, "variables");
-    for (size_t i = 0; all && i < ARRAY_LEN(names); i++) {
-        const char *set = json_string_value(json_object_get(vars, names[i])),
-                   *want = set ? set : "";
-        const json_t *one = *want && *want != '^' ? find_interface(all, want) : NULL;
+    const struct fact_list *all = &x->node->interfaces;
+    for (size_t i = 0; all->n && i < ARRAY_LEN(names); i++) {
+        const char *want = fact_word(&x->node->variables, names[i]);
+        if (!want || !*want || *want == '^')
+            continue;
+        const struct interface_facts *one = find_interface(all, want);
         char remedy[128];
         snprintf(remedy, sizeof(remedy), "set %s to one of this node (ip -br link)", names[i]);
-        if (*want && *want != '^' && !one)
+        if (!one)
             add(x, x->node, remedy, "%s names %.60s, and there is no such interface", names[i],
                 want);
-        else if (one && !json_is_true(fact_at(one, "up")))
+        else if (one->up <= 0)
             add(x, x->node, "bring it up: ip link set NAME up, or look at its cable",
                 "interface %.60s (%s) is down", want, names[i]);
     }
 }
 
-/* The interface by which the other nodes reach the node. */
-static const json_t *own_interface(const json_t *node, const char **name)
+/* The interface by which the other nodes reach the node; NULL: it is not known. */
+static const struct interface_facts *own_interface(const struct node_facts *node)
 {
-    json_t *one, *a;
-    size_t i;
-    const char *addr = fact_text(node, "addr");
-    struct netaddr n;
-    if (netaddr_parse_ip(&n, addr, 0) && netaddr_is_loopback(&n))
+    const struct interface_facts *one = node->interfaces.v;
+    bool known;
+    if (!node->addr || is_loopback(node, &known))
         return NULL;
-    json_object_foreach(json_object_get(node, "interfaces"), *name, one)
-    {
-        json_array_foreach(json_object_get(one, "addresses"), i, a)
-        {
-            if (strcmp(json_string_value(a), addr) == 0)
-                return one;
+    for (size_t i = 0; i < node->interfaces.n; i++) {
+        for (size_t k = 0; k < one[i].addresses.n; k++) {
+            if (strcmp(((char *const *)one[i].addresses.v)[k], node->addr) == 0)
+                return &one[i];
         }
     }
     return NULL;
@@ -314,30 +312,27 @@ static const json_t *own_interface(const json_t *node, const char **name)
 
 static void check_duplex(struct examined *x)
 {
-    const char *name;
-    const json_t *one = own_interface(x->node, &name);
-    if (one && strcmp(fact_text(one, "duplex"), "half") == 0)
+    const struct interface_facts *one = own_interface(x->node);
+    if (one && one->duplex && strcmp(one->duplex, "half") == 0)
         add(x, x->node, "look at the switch's port and the cable (ethtool)",
-            "interface %s is in half duplex", name);
+            "interface %s is in half duplex", one->name);
 }
 
 static void check_rdma(struct examined *x)
 {
-    const char *port;
-    json_t *state;
-    json_object_foreach(json_object_get(x->node, "rdma"), port, state)
-    {
-        if (strcmp(json_string_value(state), "ACTIVE") != 0)
+    const struct word_facts *port = x->node->rdma.v;
+    for (size_t i = 0; i < x->node->rdma.n; i++) {
+        if (strcmp(port[i].value, "ACTIVE") != 0)
             add(x, x->node,
                 "look at cable and subnet manager (ibstat), or leave it out: NCCL_IB_HCA",
-                "InfiniBand port %s is %s, not ACTIVE", port, json_string_value(state));
+                "InfiniBand port %s is %s, not ACTIVE", port[i].name, port[i].value);
     }
 }
 
 static void check_ports(struct examined *x)
 {
-    double n;
-    if (fact_number_at(x->node, "ports", &n) && n < PORTS_LEAST)
+    double n = x->node->ports;
+    if (n < PORTS_LEAST)
         add(x, x->node, "widen it: sysctl net.ipv4.ip_local_port_range='32768 60999'",
             "only %.0f ports are there for outgoing connections", n);
 }
@@ -347,96 +342,91 @@ static void check_ports(struct examined *x)
 
 static void check_program(struct examined *x)
 {
-    if (*fact_text(x->node, "program_error"))
+    if (x->node->program_error)
         add(x, x->node, "install the program on this node, at the same path",
-            "the program cannot be started: %.250s", fact_text(x->node, "program_error"));
-    else if (*fact_text(x->node, "program.lacks"))
+            "the program cannot be started: %.250s", x->node->program_error);
+    else if (x->node->program.lacks)
         add(x, x->node,
             "install it on this node, or add its folder to PATH or LD_LIBRARY_PATH (-x)",
-            "the program cannot be started: %.300s", fact_text(x->node, "program.lacks"));
+            "the program cannot be started: %.300s", x->node->program.lacks);
 }
 
 static void check_python(struct examined *x)
 {
-    if (fact_at(x->node, "python_error"))
+    if (x->node->python_error.path)
         add(x, x->node, "mend the interpreter, or name another one: PYTHON_EXEC",
-            "%.100s does not run: %.150s", fact_text(x->node, "python_error.path"),
-            fact_text(x->node, "python_error.error"));
+            "%.100s does not run: %.150s", x->node->python_error.path, x->node->python_error.error);
 }
 
 static void check_gpu_driver(struct examined *x)
 {
-    if (*fact_text(x->node, "gpu.error"))
+    if (x->node->gpu.error)
         add(x, x->node,
             "load the driver that fits its library (nvidia-smi says why), or restart the node",
-            "its GPUs cannot be reached: %.200s", fact_text(x->node, "gpu.error"));
+            "its GPUs cannot be reached: %.200s", x->node->gpu.error);
 }
 
 static void check_gpu_count(struct examined *x)
 {
-    double n;
-    if (json_is_true(fact_at(x->node, "gpus")) && fact_number_at(x->node, "gpu.visible", &n) &&
-        n < workers(x->node))
+    double n = x->node->gpu.visible;
+    if (x->node->gpus > 0 && n < workers(x->node))
         add(x, x->node, "give the node more GPUs (CUDA_VISIBLE_DEVICES, --gpus), or fewer workers",
             "it has %.0f GPUs for %.0f workers", n, workers(x->node));
 }
 
-static void check_gpus(struct examined *x, void (*one)(struct examined *x, const json_t *gpu))
+static void check_gpus(struct examined *x,
+                       void (*one)(struct examined *x, const struct gpu_facts *gpu))
 {
-    json_t *gpu;
-    size_t i;
-    json_array_foreach(fact_at(x->node, "gpu.list"), i, gpu) one(x, gpu);
+    const struct gpu_facts *gpu = x->node->gpu.list.v;
+    for (size_t i = 0; i < x->node->gpu.list.n; i++)
+        one(x, &gpu[i]);
 }
 
-static void lost(struct examined *x, const json_t *gpu)
+static void lost(struct examined *x, const struct gpu_facts *gpu)
 {
-    if (json_is_true(fact_at(gpu, "lost")))
+    if (gpu->lost > 0)
         add(x, x->node, "reset it (nvidia-smi --gpu-reset) or restart the node",
-            "GPU %s does not answer", fact_text(gpu, "bus"));
+            "GPU %s does not answer", gpu->bus);
 }
 
-static void in_use(struct examined *x, const json_t *gpu)
+static void in_use(struct examined *x, const struct gpu_facts *gpu)
 {
-    double pid, used = fact_number(gpu, "used_bytes");
+    double used = gpu->used_bytes;
     char a[32];
-    if (fact_number_at(gpu, "pid", &pid))
+    if (!isnan(gpu->pid))
         add(x, x->node, "end that process, or leave the GPU out: CUDA_VISIBLE_DEVICES",
-            "GPU %s is used by process %.0f (%s)", fact_text(gpu, "bus"), pid, size(used, a));
-    else if (used >= GPU_USED_LEAST && used > fact_number(gpu, "bytes") / 20)
+            "GPU %s is used by process %.0f (%s)", gpu->bus, gpu->pid, size(used, a));
+    else if (used >= GPU_USED_LEAST && used > gpu->bytes / 20)
         add(x, x->node, "look for processes in other containers and on the host (nvidia-smi)",
-            "%s of GPU %s are in use, by no process that is to be seen", size(used, a),
-            fact_text(gpu, "bus"));
+            "%s of GPU %s are in use, by no process that is to be seen", size(used, a), gpu->bus);
 }
 
-static void ecc(struct examined *x, const json_t *gpu)
+static void ecc(struct examined *x, const struct gpu_facts *gpu)
 {
-    double n = fact_number(gpu, "ecc_uncorrected");
+    double n = gpu->ecc_uncorrected;
     if (n > 0)
         add(x, x->node, "reset it (nvidia-smi --gpu-reset); if they come again, replace it",
-            "GPU %s has had %.0f uncorrected memory errors since the start", fact_text(gpu, "bus"),
-            n);
-    if (json_is_true(fact_at(gpu, "remap_failed")))
+            "GPU %s has had %.0f uncorrected memory errors since the start", gpu->bus, n);
+    if (gpu->remap_failed > 0)
         add(x, x->node, "replace it", "rows of the memory of GPU %s could not be remapped",
-            fact_text(gpu, "bus"));
-    else if (json_is_true(fact_at(gpu, "remap_pending")))
+            gpu->bus);
+    else if (gpu->remap_pending > 0)
         add(x, x->node, "reset it (nvidia-smi --gpu-reset)",
-            "GPU %s has to be reset before bad rows of its memory are remapped",
-            fact_text(gpu, "bus"));
+            "GPU %s has to be reset before bad rows of its memory are remapped", gpu->bus);
 }
 
-static void pcie(struct examined *x, const json_t *gpu)
+static void pcie(struct examined *x, const struct gpu_facts *gpu)
 {
-    double now = fact_number(gpu, "pcie_width"), most = fact_number(gpu, "pcie_width_max");
+    double now = gpu->pcie_width, most = gpu->pcie_width_max;
     if (now > 0 && now < most)
         add(x, x->node, "reseat the card or its riser", "GPU %s has %.0f of %.0f PCI Express lanes",
-            fact_text(gpu, "bus"), now, most);
+            gpu->bus, now, most);
 }
 
-static void compute_mode(struct examined *x, const json_t *gpu)
+static void compute_mode(struct examined *x, const struct gpu_facts *gpu)
 {
-    if (fact_number(gpu, "compute_mode") == 2)
-        add(x, x->node, "allow it: nvidia-smi -c DEFAULT", "GPU %s prohibits computing",
-            fact_text(gpu, "bus"));
+    if (gpu->compute_mode == 2)
+        add(x, x->node, "allow it: nvidia-smi -c DEFAULT", "GPU %s prohibits computing", gpu->bus);
 }
 
 static void check_gpu_lost(struct examined *x)
@@ -466,11 +456,11 @@ static void check_gpu_mode(struct examined *x)
 
 static void check_gpu_mig(struct examined *x)
 {
-    size_t on = 0, i, all = json_array_size(fact_at(x->node, "gpu.list"));
-    json_t *gpu;
-    json_array_foreach(fact_at(x->node, "gpu.list"), i, gpu) on +=
-        json_is_true(fact_at(gpu, "mig_mode"));
-    if (on && on < all)
+    const struct gpu_facts *gpu = x->node->gpu.list.v;
+    size_t on = 0;
+    for (size_t i = 0; i < x->node->gpu.list.n; i++)
+        on += gpu[i].mig_mode > 0;
+    if (on && on < x->node->gpu.list.n)
         add(x, x->node, "set the same mode everywhere: nvidia-smi -mig 0",
             "MIG divides some of its GPUs and not others");
 }
@@ -478,145 +468,193 @@ static void check_gpu_mig(struct examined *x)
 /* ------------------------------------------------------------------------------------ a node's
  * check */
 
+/* What a check that has ended with 0 says in its own JSON, as NVIDIA's resiliency extension does.
+ */
+static void check_answer(struct examined *x, const char *command, const json_t *answer)
+{
+    const char *remedy = "see what the check says on this node";
+    const char *message = json_string_value(json_object_get(answer, "message"));
+    const json_t *failed = json_object_get(answer, "failed_checks");
+    double n = json_number_value(json_object_get(answer, "fail_count"));
+    json_t *one;
+    size_t i;
+    json_array_foreach(failed, i, one)
+    {
+        char *word = json_dumps(one, JSON_ENCODE_ANY | JSON_COMPACT);
+        const char *name = json_is_string(one) ? json_string_value(one) : word;
+        add(x, x->node, remedy, "%.100s: %.200s failed", command, name ? name : "");
+        free(word);
+    }
+    if (json_array_size(failed) > 0)
+        return;
+    if (n > 0)
+        add(x, x->node, remedy, "%.100s: %.0f checks failed", command, n);
+    else if (json_is_false(json_object_get(answer, "success")) ||
+             json_is_false(json_object_get(answer, "healthy")))
+        add(x, x->node, remedy, "%.100s says that the node is not healthy%s%.150s", command,
+            message && *message ? ": " : "", message ? message : "");
+}
+
 static void check_node_check(struct examined *x)
 {
-    const json_t *c = fact_at(x->node, "node_check"), *answer = fact_at(c, "answer"), *one;
+    const char *command = x->node->node_check.command, *error = x->node->node_check.error;
+    const char *output = x->node->node_check.output ? x->node->node_check.output : "";
+    double signal = x->node->node_check.signal, status = x->node->node_check.status;
     const char *remedy = "see what the check says on this node";
-    double n;
-    size_t i;
-    if (*fact_text(c, "error"))
+    if (error)
         add(x, x->node, "run it by hand, or give it more time: --check_timeout", "%.100s: %s",
-            fact_text(c, "command"), fact_text(c, "error"));
-    else if (fact_number_at(c, "signal", &n))
-        add(x, x->node, remedy, "%.100s was killed by signal %.0f", fact_text(c, "command"), n);
-    else if (fact_number_at(c, "status", &n) && n != 0)
-        add(x, x->node, remedy, "%.100s ended with %.0f%s%.200s", fact_text(c, "command"), n,
-            *fact_text(c, "output") ? ": " : "", fact_text(c, "output"));
-    else if (json_array_size(fact_at(answer, "failed_checks")) > 0)
-        json_array_foreach((json_t *)fact_at(answer, "failed_checks"), i, one)
-        {
-            char *word = json_dumps(one, JSON_ENCODE_ANY | JSON_COMPACT);
-            const char *name = json_is_string(one) ? json_string_value(one) : word;
-            add(x, x->node, remedy, "%.100s: %.200s failed", fact_text(c, "command"),
-                name ? name : "");
-            free(word);
-        }
-    else if (fact_number_at(answer, "fail_count", &n) && n > 0)
-        add(x, x->node, remedy, "%.100s: %.0f checks failed", fact_text(c, "command"), n);
-    else if (json_is_false(fact_at(answer, "success")) || json_is_false(fact_at(answer, "healthy")))
-        add(x, x->node, remedy, "%.100s says that the node is not healthy%s%.150s",
-            fact_text(c, "command"), *fact_text(answer, "message") ? ": " : "",
-            fact_text(answer, "message"));
+            command, error);
+    else if (!isnan(signal))
+        add(x, x->node, remedy, "%.100s was killed by signal %.0f", command, signal);
+    else if (!isnan(status) && status != 0)
+        add(x, x->node, remedy, "%.100s ended with %.0f%s%.200s", command, status,
+            *output ? ": " : "", output);
+    else
+        check_answer(x, command, x->node->node_check.answer);
 }
 
 /* ------------------------------------------------------------------------- the nodes beside each
  * other */
 
-/* The value that most nodes have at this path, as text; NULL: no node has one. Of values that are
- * equally common, the first one is returned. */
-static char *most_common(const json_t *nodes, const char *path, size_t *count)
+/* A fact as text, for comparisons; NULL: it is not known. It may be made in `out`. */
+typedef const char *text_of(const struct node_facts *node, const char *name, char out[32]);
+
+/* The value that most nodes have, "" for none; NULL: there are no nodes. Of values that are equally
+ * common, the first one is returned. Borrowed of the nodes, or in `out`. */
+static const char *most_common(const struct examined *x, text_of *get, const char *name,
+                               size_t *count, char out[32])
 {
-    json_t *tally = json_object(), *node, *n;
-    char *best = NULL;
-    size_t i;
+    const char *best = NULL;
+    char own[32], other[32];
     *count = 0;
-    json_array_foreach(nodes, i, node)
-    {
-        const json_t *v = fact_at(node, path);
-        if (fact_at(node, "missing"))
+    for (size_t i = 0; i < x->nnodes; i++) {
+        const char *value = get(&x->nodes[i], name, own);
+        size_t k = 0;
+        value = value ? value : "";
+        if (x->nodes[i].missing)
             continue;
-        char *word = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) : xstrdup("");
-        n = json_object_get(tally, word);
-        size_t k = (size_t)json_integer_value(n) + 1;
-        json_object_set_new(tally, word, json_integer((json_int_t)k));
+        for (size_t n = 0; n < x->nnodes; n++) {
+            const char *v = get(&x->nodes[n], name, other);
+            k += !x->nodes[n].missing && strcmp(v ? v : "", value) == 0;
+        }
         if (k > *count) {
             *count = k;
-            free(best);
-            best = xstrdup(word);
+            best = value == own ? strcpy(out, own) : value;
         }
-        free(word);
+        if (*count > x->nnodes / 2)
+            break;
     }
-    json_decref(tally);
     return best;
 }
 
-static const char *plain(const char *word, char out[96])
+/* Text as people are shown it: without characters that a terminal would obey. */
+static const char *plain(const char *text, char out[96])
 {
-    size_t n = strlen(word);
-    if (n >= 2 && word[0] == '"')
-        snprintf(out, 96, "%.*s", (int)(n - 2 < 90 ? n - 2 : 90), word + 1);
-    else
-        snprintf(out, 96, "%s", n ? word : "none");
-    return out;
+    size_t n = 0;
+    for (; n < 90 && text[n]; n++)
+        out[n] = (unsigned char)text[n] < ' ' || text[n] == 127 ? '?' : text[n];
+    out[n] = '\0';
+    return n ? out : "none";
 }
 
 /* Names the nodes whose value differs from that of most nodes. shown: whether the values are texts
  * for people. */
-static void compare(struct examined *x, const char *path, const char *what, const char *remedy,
-                    bool shown)
+static void compare(struct examined *x, text_of *get, const char *name, const char *what,
+                    const char *remedy, bool shown)
 {
-    size_t count, i;
-    char *usual = most_common(x->nodes, path, &count), a[96], b[96];
-    json_t *node;
-    json_array_foreach(x->nodes, i, node)
-    {
-        const json_t *v = fact_at(node, path);
-        if (fact_at(node, "missing"))
+    size_t count;
+    char usual_text[32], own[32], a[96], b[96];
+    const char *usual = most_common(x, get, name, &count, usual_text);
+    for (size_t i = 0; i < x->nnodes; i++) {
+        const char *value = get(&x->nodes[i], name, own);
+        value = value ? value : "";
+        if (x->nodes[i].missing || strcmp(value, usual) == 0)
             continue;
-        char *word = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) : xstrdup("");
-        bool same = strcmp(word, usual) == 0;
-        const char *others = count == 1 ? "another node" : "most nodes";
-        if (!same && shown)
-            add(x, node, remedy, "%s is %s; %s: %s", what, plain(word, a),
+        if (shown)
+            add(x, &x->nodes[i], remedy, "%s is %s; %s: %s", what, plain(value, a),
                 count == 1 ? "another node's" : "most nodes'", plain(usual, b));
-        else if (!same)
-            add(x, node, remedy, "%s is not that of %s", what, others);
-        free(word);
+        else
+            add(x, &x->nodes[i], remedy, "%s is not that of %s", what,
+                count == 1 ? "another node" : "most nodes");
     }
-    free(usual);
 }
 
-/* Compares the nodes at every key that a node's `object` has. */
-static void compare_keys(struct examined *x, const char *object, const char *skip,
-                         const char *remedy)
+static const char *version_of(const struct node_facts *node, const char *name, char out[32])
 {
-    json_t *names = json_object(), *node, *v;
-    const char *name;
-    char path[160];
-    size_t i;
-    json_array_foreach(x->nodes, i, node)
-    {
-        json_object_foreach((json_t *)fact_at(node, object), name, v)
-            json_object_set_new(names, name, json_true());
+    (void)out;
+    return fact_word(&node->versions, name);
+}
+
+static const char *variable_of(const struct node_facts *node, const char *name, char out[32])
+{
+    (void)out;
+    return fact_word(&node->variables, name);
+}
+
+static const char *content_of(const struct node_facts *node, const char *name, char out[32])
+{
+    (void)name, (void)out;
+    return node->program.content;
+}
+
+static const char *gpus_of(const struct node_facts *node, const char *name, char out[32])
+{
+    (void)name;
+    snprintf(out, 32, "%.0f", node->gpu.present);
+    return isnan(node->gpu.present) ? NULL : out;
+}
+
+static const char *model_of(const struct node_facts *node, const char *name, char out[32])
+{
+    const struct gpu_facts *gpu = node->gpu.list.v;
+    (void)name, (void)out;
+    for (size_t i = 0; i < node->gpu.list.n; i++) {
+        if (gpu[i].name)
+            return gpu[i].name;
     }
-    json_object_foreach(names, name, v)
-    {
-        if (strchr(name, '.') || (skip && strstr(name, skip)))
-            continue;
-        snprintf(path, sizeof(path), "%s.%.100s", object, name);
-        compare(x, path, name, remedy, true);
+    return NULL;
+}
+
+/* Compares the nodes by every word that one of them has in the list at this offset. */
+static void compare_words(struct examined *x, size_t at, text_of *get, const char *skip,
+                          const char *remedy)
+{
+    struct map names;
+    map_init(&names);
+    for (size_t i = 0; i < x->nnodes; i++) {
+        const struct fact_list *l = (const void *)((const char *)&x->nodes[i] + at);
+        const struct word_facts *w = l->v;
+        for (size_t k = 0; k < l->n; k++) {
+            void **seen = map_put(&names, w[k].name, strlen(w[k].name));
+            if (!seen || *seen || (skip && strstr(w[k].name, skip)))
+                continue;
+            *seen = x;
+            compare(x, get, w[k].name, w[k].name, remedy, true);
+        }
     }
-    json_decref(names);
+    map_fini(&names, NULL);
 }
 
 static void check_versions(struct examined *x)
 {
-    compare_keys(x, "versions", NULL, "install the same version on all nodes");
+    compare_words(x, offsetof(struct node_facts, versions), version_of, NULL,
+                  "install the same version on all nodes");
 }
 
 static void check_variables(struct examined *x)
 {
-    compare_keys(x, "variables", "IFNAME", "set it alike on all nodes, as with --export");
+    compare_words(x, offsetof(struct node_facts, variables), variable_of, "IFNAME",
+                  "set it alike on all nodes, as with --export");
 }
 
 static void check_same_program(struct examined *x)
 {
     size_t n;
-    char *content = most_common(x->nodes, "program.content", &n);
+    char out[32];
+    const char *content = most_common(x, content_of, "", &n, out);
     if (content && *content)
-        compare(x, "program.content", "the program's file",
+        compare(x, content_of, "", "the program's file",
                 "copy the same file to all nodes, or use a shared folder (or --bcast)", false);
-    free(content);
 }
 
 static int compare_doubles(const void *a, const void *b)
@@ -625,16 +663,13 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The median of a number that the nodes have there; negative: less than two have it. */
-static double median_of(const json_t *nodes, double (*get)(const json_t *node, const char *path),
-                        const char *path)
+/* The median of a number of the nodes; negative: less than two have it. */
+static double median_of(const struct examined *x, double (*get)(const struct node_facts *node))
 {
-    size_t n = 0, i;
-    json_t *node;
-    double *all = xcalloc(json_array_size(nodes) + 1, sizeof(*all)), m = -1;
-    json_array_foreach(nodes, i, node)
-    {
-        double v = get(node, path);
+    size_t n = 0;
+    double *all = xcalloc(x->nnodes + 1, sizeof(*all)), m = -1;
+    for (size_t i = 0; i < x->nnodes; i++) {
+        double v = get(&x->nodes[i]);
         if (v > 0)
             all[n++] = v;
     }
@@ -645,92 +680,70 @@ static double median_of(const json_t *nodes, double (*get)(const json_t *node, c
     return m;
 }
 
-static double plain_number(const json_t *node, const char *path)
+static double memory_of(const struct node_facts *node)
 {
-    return fact_number(node, path);
+    return node->memory.bytes;
 }
 
-static double of_interface(const json_t *node, const char *path)
+static double cpus_of(const struct node_facts *node)
 {
-    const char *name;
-    const json_t *one = own_interface(node, &name);
-    return one ? fact_number(one, path) : 0;
+    return node->cpus;
+}
+
+static double mtu_of(const struct node_facts *node)
+{
+    const struct interface_facts *one = own_interface(node);
+    return one ? one->mtu : NAN;
+}
+
+static double speed_of(const struct node_facts *node)
+{
+    const struct interface_facts *one = own_interface(node);
+    return one ? one->speed_mbit : NAN;
 }
 
 static void check_mtu(struct examined *x)
 {
-    double usual = median_of(x->nodes, of_interface, "mtu");
-    json_t *node;
-    size_t i;
-    const char *name;
-    json_array_foreach(x->nodes, i, node)
-    {
-        const json_t *one = own_interface(node, &name);
-        double n = one ? fact_number(one, "mtu") : 0;
+    double usual = median_of(x, mtu_of);
+    for (size_t i = 0; i < x->nnodes; i++) {
+        double n = mtu_of(&x->nodes[i]);
         if (usual > 0 && n > 0 && n != usual)
-            add(x, node, "set the same on all nodes: ip link set NAME mtu N",
-                "interface %s has an MTU of %.0f; others: %.0f", name, n, usual);
+            add(x, &x->nodes[i], "set the same on all nodes: ip link set NAME mtu N",
+                "interface %s has an MTU of %.0f; others: %.0f", own_interface(&x->nodes[i])->name,
+                n, usual);
     }
 }
 
 static void check_speed(struct examined *x)
 {
-    double usual = median_of(x->nodes, of_interface, "speed_mbit");
-    json_t *node;
-    size_t i;
-    const char *name;
-    json_array_foreach(x->nodes, i, node)
-    {
-        const json_t *one = own_interface(node, &name);
-        double n = one ? fact_number(one, "speed_mbit") : 0;
+    double usual = median_of(x, speed_of);
+    for (size_t i = 0; i < x->nnodes; i++) {
+        double n = speed_of(&x->nodes[i]);
         if (usual > 0 && n > 0 && n < usual)
-            add(x, node, "look at cable, transceiver and switch port (ethtool)",
-                "interface %s runs at %.0f Mbit/s; others: %.0f", name, n, usual);
+            add(x, &x->nodes[i], "look at cable, transceiver and switch port (ethtool)",
+                "interface %s runs at %.0f Mbit/s; others: %.0f", own_interface(&x->nodes[i])->name,
+                n, usual);
     }
 }
 
 static void check_gpus_alike(struct examined *x)
 {
-    compare(x, "gpu.present", "the number of its GPUs",
+    compare(x, gpus_of, "", "the number of its GPUs",
             "look for GPUs that have fallen off the bus (dmesg | grep Xid)", true);
-    json_t *node, *names = json_array(), *one;
-    size_t i;
-    json_array_foreach(x->nodes, i, node)
-    {
-        json_t *gpu, *model = NULL;
-        size_t k;
-        json_array_foreach(fact_at(node, "gpu.list"), k, gpu) model =
-            model ? model : json_object_get(gpu, "name");
-        one = json_pack("{s:O?,s:O?}", "node", json_object_get(node, "node"), "host",
-                        json_object_get(node, "host"));
-        if (model)
-            json_object_set(one, "model", model);
-        if (fact_at(node, "missing"))
-            json_object_set_new(one, "missing", json_true());
-        json_array_append_new(names, one);
-    }
-    const json_t *nodes = x->nodes;
-    x->nodes = names;
-    compare(x, "model", "the model of its GPUs", "use nodes with the same GPUs", true);
-    x->nodes = nodes;
-    json_decref(names);
+    compare(x, model_of, "", "the model of its GPUs", "use nodes with the same GPUs", true);
 }
 
 static void check_sizes(struct examined *x)
 {
-    double memory = median_of(x->nodes, plain_number, "memory.bytes");
-    double cpus = median_of(x->nodes, plain_number, "cpus");
-    json_t *node;
-    size_t i;
+    double memory = median_of(x, memory_of), cpus = median_of(x, cpus_of);
     char a[32], b[32];
-    json_array_foreach(x->nodes, i, node)
-    {
-        double n = fact_number(node, "memory.bytes"), c = fact_number(node, "cpus");
+    for (size_t i = 0; i < x->nnodes; i++) {
+        double n = x->nodes[i].memory.bytes, c = x->nodes[i].cpus;
         if (memory > 0 && n > 0 && n < ALIKE * memory)
-            add(x, node, "look for a memory module that has failed (dmidecode -t memory)",
+            add(x, &x->nodes[i], "look for a memory module that has failed (dmidecode -t memory)",
                 "it has %s of memory; others: %s", size(n, a), size(memory, b));
         if (cpus > 0 && c > 0 && c < ALIKE * cpus)
-            add(x, node, "look at CPU set and quota (taskset -p, cpu.max, cpuset.cpus)",
+            add(x, &x->nodes[i], "look at CPU set and quota (taskset -p, cpu.max, cpuset.cpus)",
                 "it may use %.0f CPUs; others: %.0f", c, cpus);
     }
 }
@@ -738,22 +751,19 @@ static void check_sizes(struct examined *x)
 /* If two nodes differ, either clock may be wrong: the problem names the second node. */
 static void check_clock(struct examined *x)
 {
-    json_t *node;
-    size_t i, n = 0;
-    double *all = xcalloc(json_array_size(x->nodes) + 1, sizeof(*all)), usual;
-    json_array_foreach(x->nodes, i, node)
-    {
-        if (fact_at(node, "clock_s"))
-            all[n++] = fact_number(node, "clock_s");
+    size_t n = 0;
+    double *all = xcalloc(x->nnodes + 1, sizeof(*all)), usual;
+    for (size_t i = 0; i < x->nnodes; i++) {
+        if (!isnan(x->nodes[i].clock_s))
+            all[n++] = x->nodes[i].clock_s;
     }
     qsort(all, n, sizeof(*all), compare_doubles);
     usual = n > 2 ? all[n / 2] : 0;
     free(all);
-    json_array_foreach(x->nodes, i, node)
-    {
-        double s = fact_number(node, "clock_s") - usual, error = fact_number(node, "clock_error_s");
-        if (fact_at(node, "clock_s") && fabs(s) - error > CLOCK_MOST_S)
-            add(x, node, "set it: chronyc makestep, or timedatectl set-ntp true",
+    for (size_t i = 0; i < x->nnodes; i++) {
+        double s = x->nodes[i].clock_s - usual, error = or_zero(x->nodes[i].clock_error_s);
+        if (fabs(s) - error > CLOCK_MOST_S)
+            add(x, &x->nodes[i], "set it: chronyc makestep, or timedatectl set-ntp true",
                 "its clock is %.3g s %s %s", fabs(s), s > 0 ? "ahead of" : "behind",
                 n > 2 ? "those of most nodes" : "that of the other node");
     }
@@ -761,29 +771,25 @@ static void check_clock(struct examined *x)
 
 static void check_address(struct examined *x)
 {
-    size_t remote = 0, i;
-    json_t *node;
-    struct netaddr a;
-    json_array_foreach(x->nodes, i, node) remote +=
-        netaddr_parse_ip(&a, fact_text(node, "addr"), 0) && !netaddr_is_loopback(&a);
-    json_array_foreach(x->nodes, i, node)
-    {
-        if (remote && netaddr_parse_ip(&a, fact_text(node, "addr"), 0) && netaddr_is_loopback(&a))
-            add(x, node, "name the network: --interface, or --local_addr",
+    size_t remote = 0;
+    bool known;
+    for (size_t i = 0; i < x->nnodes; i++)
+        remote += !is_loopback(&x->nodes[i], &known) && known;
+    for (size_t i = 0; remote && i < x->nnodes; i++) {
+        if (is_loopback(&x->nodes[i], &known))
+            add(x, &x->nodes[i], "name the network: --interface, or --local_addr",
                 "the others are to reach it at %s, which is the loopback address",
-                fact_text(node, "addr"));
+                x->nodes[i].addr);
     }
 }
 
 static void check_missing(struct examined *x)
 {
-    json_t *node;
-    size_t i;
-    json_array_foreach(x->nodes, i, node)
-    {
-        if (fact_at(node, "missing"))
-            add(x, node, "look at the node: what of it does not answer (dmesg, df, nvidia-smi)",
-                "its facts could not be collected: %s", fact_text(node, "missing"));
+    for (size_t i = 0; i < x->nnodes; i++) {
+        if (x->nodes[i].missing)
+            add(x, &x->nodes[i],
+                "look at the node: what of it does not answer (dmesg, df, nvidia-smi)",
+                "its facts could not be collected: %s", x->nodes[i].missing);
     }
 }
 
@@ -792,7 +798,7 @@ static void check_missing(struct examined *x)
 
 static struct paths paths_of(const struct examined *x)
 {
-    return (struct paths){x->nodes, x->pairs, x->check->name, x->check->stops, x->out};
+    return (struct paths){x->nodes, x->nnodes, x->pairs, x->check->name, x->check->stops, x->out};
 }
 
 static void check_reach(struct examined *x)
@@ -862,7 +868,7 @@ static const struct check checks[] = {
     {"bandwidth", WARNS, NULL, check_bandwidth},
 };
 
-void checks_of_node(const json_t *node, struct problems *out)
+void checks_of_node(const struct node_facts *node, struct problems *out)
 {
     struct examined x = {.node = node, .out = out};
     for (size_t i = 0; i < ARRAY_LEN(checks); i++) {
@@ -872,17 +878,15 @@ void checks_of_node(const json_t *node, struct problems *out)
     }
 }
 
-void checks_of_job(const json_t *nodes, const json_t *pairs, struct problems *out)
+void checks_of_job(const struct node_facts *nodes, size_t n, const struct pair_list *pairs,
+                   struct problems *out)
 {
-    struct examined x = {.nodes = nodes, .pairs = pairs, .out = out};
-    size_t n;
-    json_t *node;
+    struct examined x = {.nodes = nodes, .nnodes = n, .pairs = pairs, .out = out};
     for (size_t i = 0; i < ARRAY_LEN(checks); i++) {
         x.check = &checks[i];
-        json_array_foreach(nodes, n, node)
-        {
-            x.node = node;
-            if (checks[i].of_node && !fact_at(node, "missing"))
+        for (size_t k = 0; k < n; k++) {
+            x.node = &nodes[k];
+            if (checks[i].of_node && !nodes[k].missing)
                 checks[i].of_node(&x);
         }
         x.node = NULL;

@@ -1,6 +1,7 @@
 #include "agent/doctor/doctor.h"
 
 #include <errno.h>
+#include <math.h>
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
@@ -64,7 +65,8 @@ struct doctor {
 
     /* The leader, the node with rank 0. */
     enum { ASLEEP, ASKING, PLAYING, REPEATING, OVER } phase;
-    json_t *nodes, *pairs;
+    struct node_facts *nodes; /* of the table; NULL: this node does not lead */
+    struct pair_list pairs;
     struct node_id *ids;
     bool *answered;
     int *bad; /* matches of each node */
@@ -237,45 +239,58 @@ static bool parse_id(const char *hex, struct node_id *out)
 }
 
 /* NTP's two differences; the message that took longer explains at most so much of them. */
-static void note_clock(struct doctor *d, json_t *node, const json_t *answer, uint64_t now)
+static void note_clock(struct doctor *d, struct node_facts *node, const json_t *answer,
+                       uint64_t now)
 {
     double t0 = 0, t3 = (double)(now - d->asked_wall_ns);
     double t1 = (double)(json_integer_value(json_object_get(answer, "received")) -
                          (json_int_t)d->asked_wall_ns);
     double t2 = (double)(json_integer_value(json_object_get(answer, "sent")) -
                          (json_int_t)d->asked_wall_ns);
-    json_object_set_new(node, "clock_s", json_real(((t1 - t0) + (t2 - t3)) / 2e9));
-    json_object_set_new(node, "clock_error_s", json_real(((t3 - t0) - (t2 - t1)) / 2e9));
+    node->clock_s = ((t1 - t0) + (t2 - t3)) / 2e9;
+    node->clock_error_s = ((t3 - t0) - (t2 - t1)) / 2e9;
 }
 
-static void take_facts(struct doctor *d, int i, json_t *answer)
+static void set(char **to, const char *text)
+{
+    free(*to);
+    *to = xstrdup(text);
+}
+
+static void take_facts(struct doctor *d, int i, const json_t *answer)
 {
     const struct rank_table_node *n = &d->table->nodes[i];
-    json_t *facts = json_object_get(answer, "facts"), *node;
+    struct node_facts *node = &d->nodes[i];
+    const json_t *facts = json_object_get(answer, "facts");
     const char *id = json_string_value(json_object_get(answer, "id"));
-    node = facts ? json_copy(facts) : json_object();
-    if (!facts)
-        json_object_set_new(node, "missing",
-                            json_string(answer ? "it took too long" : "no answer"));
-    if (json_object_get(answer, "missing"))
-        json_object_set(node, "missing", json_object_get(answer, "missing"));
-    json_object_set_new(node, "node", json_integer(i));
-    json_object_set_new(node, "host", json_of_text(n->host));
-    json_object_set_new(node, "addr", json_string(n->addr));
-    json_object_set_new(node, "nproc", json_integer(n->nproc));
+    const char *missing = json_string_value(json_object_get(answer, "missing"));
+    node_facts_get(node, facts);
+    if (!facts || missing)
+        set(&node->missing, missing ? missing : answer ? "it took too long" : "no answer");
+    node->node = i;
+    node->nproc = n->nproc;
+    set(&node->host, n->host);
+    set(&node->addr, n->addr);
     if (answer && i != d->group_rank)
         note_clock(d, node, answer,
                    (uint64_t)json_integer_value(json_object_get(answer, "arrived")));
     else if (answer)
-        json_object_set_new(node, "clock_s", json_real(0));
+        node->clock_s = 0;
     d->answered[i] = id && strlen(id) == 2 * sizeof(d->ids[i].b) && parse_id(id, &d->ids[i]);
-    json_array_append_new(d->nodes, node);
 }
 
-static json_t *error_of(const json_t *answer, int from, int to)
+static double number_of(const json_t *answer, const char *key)
 {
-    return json_pack("{s:i,s:i,s:O,s:O}", "at", from, "to", to, "stage",
-                     json_object_get(answer, "stage"), "errno", json_object_get(answer, "errno"));
+    const json_t *v = json_object_get(answer, key);
+    return json_is_number(v) ? json_number_value(v) : NAN;
+}
+
+static void set_error(struct pair_facts *p, const json_t *answer, int from, int to)
+{
+    p->error.at = from;
+    p->error.to = to;
+    p->error.stage = number_of(answer, "stage");
+    p->error.code = number_of(answer, "errno");
 }
 
 static bool went_well(const json_t *answer)
@@ -297,18 +312,20 @@ static void take_matches(struct doctor *d)
         if (!of_a || json_integer_value(json_object_get(of_a, "peer")) != b)
             continue;
         const struct rank_table_node *n = d->table->nodes;
-        json_t *pair =
-            json_pack("{s:i,s:i,s:b}", "a", a, "b", b, "local", strcmp(n[a].addr, n[b].addr) == 0);
+        struct pair_facts pair;
+        pair_facts_init(&pair);
+        pair.a = a;
+        pair.b = b;
+        pair.local = strcmp(n[a].addr, n[b].addr) == 0;
+        pair.rtt_us = number_of(of_a, "rtt_us");
+        pair.bps = number_of(of_a, "bps");
         if (!went_well(of_a))
-            json_object_set_new(pair, "error", error_of(of_a, a, b));
+            set_error(&pair, of_a, a, b);
         else if (!went_well(of_b))
-            json_object_set_new(pair, "error", error_of(of_b, b, a));
-        json_object_set(pair, "rtt_us", json_object_get(of_a, "rtt_us"));
-        json_object_set(pair, "bps", json_object_get(of_a, "bps"));
-        d->bad[a] += json_object_get(pair, "error") != NULL;
-        d->bad[b] += json_object_get(pair, "error") != NULL;
-        paths_take(d->pairs, pair);
-        json_decref(pair);
+            set_error(&pair, of_b, b, a);
+        d->bad[a] += !isnan(pair.error.at);
+        d->bad[b] += !isnan(pair.error.at);
+        paths_take(&d->pairs, &pair);
     }
 }
 
@@ -340,7 +357,7 @@ static bool ask_for_round(struct doctor *d)
 static bool ask_again(struct doctor *d)
 {
     if (d->nagain == 0 && d->times++ < AGAIN_TIMES)
-        d->nagain = paths_suspects(d->pairs, d->table->nnodes, d->again, AGAIN_MOST);
+        d->nagain = paths_suspects(&d->pairs, d->table->nnodes, d->again, AGAIN_MOST);
     if (d->nagain == 0)
         return false;
     const int *pair = d->again[--d->nagain];
@@ -355,15 +372,19 @@ static json_t *make_result(struct doctor *d)
 {
     struct problems all = {0};
     struct path_figures f;
-    json_t *list = json_array(), *result;
-    checks_of_job(d->nodes, d->pairs, &all);
+    json_t *list = json_array(), *pairs = json_array(), *nodes = json_array(), *result;
+    checks_of_job(d->nodes, (size_t)d->table->nnodes, &d->pairs, &all);
     for (size_t i = 0; i < all.n; i++)
         json_array_append_new(list, problem_json(&all.p[i]));
-    result = json_pack("{s:b,s:i,s:i,s:f,s:o,s:O,s:O}", "ok", all.n == 0, "nnodes",
+    for (size_t i = 0; i < d->pairs.n; i++)
+        json_array_append_new(pairs, pair_facts_json(&d->pairs.v[i]));
+    for (int i = 0; i < d->table->nnodes; i++)
+        json_array_append_new(nodes, node_facts_json(&d->nodes[i]));
+    result = json_pack("{s:b,s:i,s:i,s:f,s:o,s:o,s:o}", "ok", all.n == 0, "nnodes",
                        d->table->nnodes, "world_size", d->table->world_size, "seconds",
-                       (double)(mono_ns() - d->started_ns) / 1e9, "problems", list, "pairs",
-                       d->pairs, "nodes", d->nodes);
-    if (paths_figures(d->pairs, &f))
+                       (double)(mono_ns() - d->started_ns) / 1e9, "problems", list, "pairs", pairs,
+                       "nodes", nodes);
+    if (paths_figures(&d->pairs, &f))
         json_object_set_new(result, "paths",
                             json_pack("{s:i,s:f,s:f}", "n", f.n, "rtt_us", f.rtt_us, "bps", f.bps));
     char *text = problems_text(&all);
@@ -413,8 +434,9 @@ static void lead(struct doctor *d)
         seed = (uint32_t)mono_ns();
     d->seed = seed;
     d->request_id = RESULT_ID;
-    d->nodes = json_array();
-    d->pairs = json_array();
+    d->nodes = xcalloc(n, sizeof(*d->nodes));
+    for (size_t i = 0; i < n; i++)
+        node_facts_init(&d->nodes[i]);
     d->ids = xcalloc(n, sizeof(*d->ids));
     d->answered = xcalloc(n, sizeof(*d->answered));
     d->bad = xcalloc(n, sizeof(*d->bad));
@@ -546,16 +568,17 @@ static void on_part_closed(void *arg)
 static void print_own_problems(const struct doctor *d)
 {
     struct problems all = {0};
-    json_t *node = d->facts ? json_copy(d->facts) : NULL;
-    if (!node)
+    struct node_facts node;
+    if (!d->facts)
         return;
-    json_object_set_new(node, "node", json_integer(d->group_rank));
-    checks_of_node(node, &all);
+    node_facts_get(&node, d->facts);
+    node.node = d->group_rank;
+    checks_of_node(&node, &all);
     char *text = problems_text(&all);
     fputs(text, stderr);
     free(text);
     problems_fini(&all);
-    json_decref(node);
+    node_facts_fini(&node);
 }
 
 static void on_finish(void *arg, const struct rdzv_result *result)
@@ -605,8 +628,8 @@ static void free_doctor(struct doctor *d)
 {
     for (int i = 0; i < d->nanswers; i++)
         json_decref(d->answers[i]);
-    json_decref(d->nodes);
-    json_decref(d->pairs);
+    free(d->nodes);
+    free(d->pairs.v);
     json_decref(d->facts);
     free(d->answers);
     free(d->ids);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
+#include <math.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <poll.h>
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #include "agent/device/placement.h"
+#include "agent/doctor/fact.h"
 #include "agent/doctor/facts_gpu.h"
 #include "agent/doctor/program_needs.h"
 #include "agent/report/json_text.h"
@@ -42,12 +44,6 @@ struct place { /* where the facts are found */
 static void set_text(json_t *j, const char *key, const char *text)
 {
     json_object_set_new(j, key, json_of_text(text));
-}
-
-static void set_number(json_t *j, const char *key, double n)
-{
-    bool whole = n > -1e15 && n < 1e15 && n == (double)(json_int_t)n;
-    json_object_set_new(j, key, whole ? json_integer((json_int_t)n) : json_real(n));
 }
 
 static const char *text_of(const json_t *j, const char *key)
@@ -73,15 +69,15 @@ static bool read_line(const struct place *p, char *out, size_t cap, const char *
     return true;
 }
 
-/* The number behind a word in a file of lines such as "MemTotal:  1024 kB"; negative: none. */
+/* The number behind a word in a file of lines such as "MemTotal:  1024 kB"; NAN: none. */
 static double number_behind(const struct place *p, const char *path, const char *word)
 {
     char full[1024], line[256];
-    double n = -1;
+    double n = NAN;
     snprintf(full, sizeof(full), "%s%s", p->root, path);
     FILE *f = fopen(full, "re");
     size_t len = strlen(word);
-    while (f && n < 0 && fgets(line, sizeof(line), f)) {
+    while (f && isnan(n) && fgets(line, sizeof(line), f)) {
         if (strncmp(line, word, len) == 0 && (line[len] == ' ' || line[len] == ':'))
             n = strtod(line + len + 1, NULL);
     }
@@ -166,29 +162,19 @@ static double limit_of(int which, bool soft)
 {
     struct rlimit r;
     if (getrlimit((__rlimit_resource_t)which, &r) < 0)
-        return -1;
+        return NAN;
     rlim_t n = soft ? r.rlim_cur : r.rlim_max;
-    return n == RLIM_INFINITY ? -1 : (double)n;
+    return n == RLIM_INFINITY ? NAN : (double)n;
 }
 
-/* Limits that are not set are left out. */
-static json_t *limits(void)
+static void find_limits(struct node_facts *f)
 {
-    json_t *j = json_object();
-    double nofile = limit_of(RLIMIT_NOFILE, false), memlock = limit_of(RLIMIT_MEMLOCK, true);
-    double nproc = limit_of(RLIMIT_NPROC, true), size = limit_of(RLIMIT_FSIZE, true);
-    double space = limit_of(RLIMIT_AS, true);
-    if (nofile >= 0)
-        set_number(j, "nofile", nofile);
-    if (memlock >= 0)
-        set_number(j, "memlock_bytes", memlock);
-    if (nproc >= 0 && geteuid() != 0) /* of root's processes any number is allowed */
-        set_number(j, "nproc", nproc);
-    if (size >= 0)
-        set_number(j, "file_bytes", size);
-    if (space >= 0)
-        set_number(j, "address_space_bytes", space);
-    return j;
+    f->limits.nofile = limit_of(RLIMIT_NOFILE, false);
+    f->limits.memlock_bytes = limit_of(RLIMIT_MEMLOCK, true);
+    if (geteuid() != 0) /* of root's processes any number is allowed */
+        f->limits.nproc = limit_of(RLIMIT_NPROC, true);
+    f->limits.file_bytes = limit_of(RLIMIT_FSIZE, true);
+    f->limits.address_space_bytes = limit_of(RLIMIT_AS, true);
 }
 
 /* The number of threads of this user is what the limit counts. */
@@ -210,22 +196,20 @@ static double own_threads(void)
     return n;
 }
 
-static json_t *folder(const char *path)
+static void look_at_folder(struct folder_facts *f, const char *path)
 {
-    json_t *j = json_object();
     struct statvfs s;
-    set_text(j, "path", path);
+    f->path = xstrdup(path);
     if (statvfs(path, &s) < 0) {
-        set_text(j, "error", strerror(errno));
-        return j;
+        f->error = xstrdup(strerror(errno));
+        return;
     }
-    set_number(j, "bytes", (double)s.f_blocks * (double)s.f_frsize);
-    set_number(j, "free_bytes", (double)s.f_bavail * (double)s.f_frsize);
+    f->bytes = (double)s.f_blocks * (double)s.f_frsize;
+    f->free_bytes = (double)s.f_bavail * (double)s.f_frsize;
     if (s.f_files)
-        set_number(j, "free_files", (double)s.f_favail);
+        f->free_files = (double)s.f_favail;
     if (access(path, W_OK | X_OK) < 0)
-        set_text(j, "error", strerror(errno));
-    return j;
+        f->error = xstrdup(strerror(errno));
 }
 
 /* Joins the mount point and the path of a cgroup. A container without a cgroup namespace sees the
@@ -273,11 +257,10 @@ static bool cgroup_folder(const struct place *p, const char *controller, char ou
 
 /* The least room between a limit and what is used, of this cgroup and those around it. `soft`: a
  * word of memory.stat with what is really used; NULL: the counter itself. */
-static void cgroup_room(const struct place *p, json_t *j, const char *controller, const char *max,
-                        const char *used, const char *soft, const char *key)
+static void cgroup_room(const struct place *p, double *limit, double *room, const char *controller,
+                        const char *max, const char *used, const char *soft)
 {
     char dir[512] = "", text[64];
-    double room = -1, limit = -1;
     if (!cgroup_folder(p, controller, dir))
         return;
     for (size_t top = strlen("/sys/fs/cgroup"); strlen(dir) >= top;) {
@@ -286,12 +269,12 @@ static void cgroup_room(const struct place *p, json_t *j, const char *controller
         snprintf(stat_path, sizeof(stat_path), "%s/memory.stat", dir);
         if (read_line(p, text, sizeof(text), "%s/%s", dir, max) && *text >= '0' && *text <= '9' &&
             (n = strtod(text, NULL)) < 1e18) {
-            now = soft ? number_behind(p, stat_path, soft) : -1;
-            if (now < 0 && read_line(p, text, sizeof(text), "%s/%s", dir, used))
-                now = strtod(text, NULL);
-            if (room < 0 || n - now < room) {
-                room = n > now ? n - now : 0;
-                limit = n;
+            now = soft ? number_behind(p, stat_path, soft) : NAN;
+            if (isnan(now))
+                now = read_line(p, text, sizeof(text), "%s/%s", dir, used) ? strtod(text, NULL) : 0;
+            if (isnan(*room) || n - now < *room) {
+                *room = n > now ? n - now : 0;
+                *limit = n;
             }
         }
         char *slash = strrchr(dir, '/');
@@ -299,35 +282,23 @@ static void cgroup_room(const struct place *p, json_t *j, const char *controller
             break;
         *slash = '\0';
     }
-    if (limit >= 0)
-        json_object_set_new(j, key, json_pack("{s:f,s:f}", "limit", limit, "free", room));
 }
 
-static json_t *cgroup(const struct place *p)
+static void find_memory(const struct place *p, struct node_facts *f)
 {
-    json_t *j = json_object();
-    cgroup_room(p, j, "pids", "pids.max", "pids.current", NULL, "pids");
-    cgroup_room(p, j, "memory", "memory.max", "memory.current", "anon", "memory");
-    if (!json_object_get(j, "memory"))
-        cgroup_room(p, j, "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_rss",
-                    "memory");
-    return j;
-}
-
-static json_t *memory(const struct place *p)
-{
-    json_t *j = json_object();
-    double total = number_behind(p, "/proc/meminfo", "MemTotal");
-    double there = number_behind(p, "/proc/meminfo", "MemAvailable");
-    if (total >= 0)
-        set_number(j, "bytes", total * 1024);
-    if (there >= 0)
-        set_number(j, "available_bytes", there * 1024);
-    return j;
+    double *limit = &f->cgroup.memory.limit, *room = &f->cgroup.memory.free;
+    cgroup_room(p, &f->cgroup.pids.limit, &f->cgroup.pids.free, "pids", "pids.max", "pids.current",
+                NULL);
+    cgroup_room(p, limit, room, "memory", "memory.max", "memory.current", "anon");
+    if (isnan(*limit))
+        cgroup_room(p, limit, room, "memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                    "total_rss");
+    f->memory.bytes = number_behind(p, "/proc/meminfo", "MemTotal") * 1024;
+    f->memory.available_bytes = number_behind(p, "/proc/meminfo", "MemAvailable") * 1024;
 }
 
 /* Threads that the kernel still allows, and ports for outgoing connections. */
-static void kernel_limits(const struct place *p, json_t *facts)
+static void find_kernel_limits(const struct place *p, struct node_facts *f)
 {
     char threads[64], pids[64], load[128], ports[64];
     int low, high, all = 0;
@@ -336,85 +307,87 @@ static void kernel_limits(const struct place *p, json_t *facts)
     if (read_line(p, threads, sizeof(threads), "/proc/sys/kernel/threads-max") &&
         read_line(p, pids, sizeof(pids), "/proc/sys/kernel/pid_max")) {
         double a = strtod(threads, NULL), b = strtod(pids, NULL);
-        set_number(facts, "threads_left", (a < b ? a : b) - all);
+        f->threads_left = (a < b ? a : b) - all;
     }
     if (read_line(p, ports, sizeof(ports), "/proc/sys/net/ipv4/ip_local_port_range") &&
         sscanf(ports, "%d %d", &low, &high) == 2)
-        set_number(facts, "ports", high - low + 1);
+        f->ports = high - low + 1;
 }
 
 /* ------------------------------------------------------------------------------------------
  * network */
 
-static json_t *resolve(const char *name)
+static void resolve(struct name_facts *f, const char *name)
 {
-    json_t *j = json_object(), *list = json_array();
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *all = NULL;
-    set_text(j, "name", name);
+    f->name = xstrdup(name);
     uint64_t start = mono_ns();
     int rc = getaddrinfo(name, NULL, &hints, &all);
-    set_number(j, "seconds", (double)(mono_ns() - start) / 1e9);
+    f->seconds = (double)(mono_ns() - start) / 1e9;
     if (rc)
-        set_text(j, "error", gai_strerror(rc));
-    bool loopback = all != NULL;
+        f->error = xstrdup(gai_strerror(rc));
+    f->loopback = all != NULL;
     for (const struct addrinfo *a = all; a; a = a->ai_next) {
         struct netaddr n;
         char ip[ADDR_STRLEN];
         netaddr_from_sockaddr(&n, a->ai_addr);
-        json_array_append_new(list, json_string(netaddr_ip(&n, ip)));
-        loopback &= netaddr_is_loopback(&n);
+        fact_add_text(&f->addresses, netaddr_ip(&n, ip));
+        f->loopback = f->loopback && netaddr_is_loopback(&n);
     }
     if (all)
         freeaddrinfo(all);
-    json_object_set_new(j, "addresses", list);
-    json_object_set_new(j, "loopback", json_boolean(loopback));
-    return j;
 }
 
-static void set_mtu(json_t *one, const char *name)
+static double mtu_of(const char *name)
 {
     struct ifreq r = {0};
     _cleanup_fd_ int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     snprintf(r.ifr_name, sizeof(r.ifr_name), "%s", name);
-    if (fd >= 0 && ioctl(fd, SIOCGIFMTU, &r) == 0)
-        set_number(one, "mtu", r.ifr_mtu);
+    return fd >= 0 && ioctl(fd, SIOCGIFMTU, &r) == 0 ? r.ifr_mtu : NAN;
 }
 
-static json_t *interfaces(const struct place *p)
+/* The facts about this interface, begun when it comes first. */
+static struct interface_facts *facts_of(const struct place *p, struct fact_list *all,
+                                        const struct ifaddrs *i)
 {
-    json_t *all = json_object();
+    struct interface_facts *one = all->v;
+    char text[64];
+    for (size_t k = 0; k < all->n; k++) {
+        if (strcmp(one[k].name, i->ifa_name) == 0)
+            return &one[k];
+    }
+    one = fact_add_interface(all, i->ifa_name);
+    one->up = (i->ifa_flags & IFF_UP) && (i->ifa_flags & IFF_RUNNING);
+    one->mtu = mtu_of(i->ifa_name);
+    if (read_line(p, text, sizeof(text), "/sys/class/net/%s/speed", i->ifa_name) &&
+        strtod(text, NULL) > 0)
+        one->speed_mbit = strtod(text, NULL);
+    if (read_line(p, text, sizeof(text), "/sys/class/net/%s/duplex", i->ifa_name))
+        one->duplex = xstrdup(text);
+    return one;
+}
+
+static void find_interfaces(const struct place *p, struct fact_list *all)
+{
     struct ifaddrs *list = NULL;
     if (getifaddrs(&list) < 0)
-        return all;
+        return;
     for (const struct ifaddrs *i = list; i; i = i->ifa_next) {
-        json_t *one = json_object_get(all, i->ifa_name);
-        char text[64], ip[ADDR_STRLEN];
+        struct interface_facts *one = facts_of(p, all, i);
+        char ip[ADDR_STRLEN];
         struct netaddr a;
-        if (!one) {
-            one = json_pack("{s:b,s:[]}", "up",
-                            (i->ifa_flags & IFF_UP) && (i->ifa_flags & IFF_RUNNING), "addresses");
-            json_object_set_new(all, i->ifa_name, one);
-            set_mtu(one, i->ifa_name);
-            if (read_line(p, text, sizeof(text), "/sys/class/net/%s/speed", i->ifa_name) &&
-                strtod(text, NULL) > 0)
-                set_number(one, "speed_mbit", strtod(text, NULL));
-            if (read_line(p, text, sizeof(text), "/sys/class/net/%s/duplex", i->ifa_name))
-                set_text(one, "duplex", text);
-        }
         if (!i->ifa_addr ||
             (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6))
             continue;
         netaddr_from_sockaddr(&a, i->ifa_addr);
-        json_array_append_new(json_object_get(one, "addresses"), json_string(netaddr_ip(&a, ip)));
+        fact_add_text(&one->addresses, netaddr_ip(&a, ip));
     }
     freeifaddrs(list);
-    return all;
 }
 
-/* InfiniBand and RoCE: {"mlx5_0:1": "ACTIVE"}. */
-static json_t *rdma_ports(const struct place *p)
+/* InfiniBand and RoCE: "mlx5_0:1" is "ACTIVE". */
+static void find_rdma(const struct place *p, struct fact_list *all)
 {
-    json_t *all = json_object();
     char dir[512];
     snprintf(dir, sizeof(dir), "%s/sys/class/infiniband", p->root);
     DIR *d = opendir(dir);
@@ -427,12 +400,11 @@ static json_t *rdma_ports(const struct place *p)
                 break;
             const char *word = strchr(text, ' '); /* "4: ACTIVE" */
             snprintf(name, sizeof(name), "%s:%d", e->d_name, port);
-            set_text(all, name, word ? word + 1 : text);
+            fact_add_word(all, name, word ? word + 1 : text);
         }
     }
     if (d)
         closedir(d);
-    return all;
 }
 
 /* ------------------------------------------------------------------------------- programs,
@@ -440,37 +412,34 @@ static json_t *rdma_ports(const struct place *p)
 
 /* Variables that have to be alike on all nodes; where interfaces are called differently, their
  * names may differ. */
-static json_t *variables(char *const env[])
+static void find_variables(struct fact_list *all, char *const env[])
 {
     static const char *const prefixes[] = {
         "NCCL_", "GLOO_",        "UCX_",       "TORCH_",         "DLCOLL_", "FI_",   "OMP_",
         "MKL_",  "CUDA_LAUNCH_", "PYTHONPATH", "PYTHONHASHSEED", "TP_",     "CUBLAS"};
-    json_t *j = json_object();
     for (; *env; env++) {
         for (size_t i = 0; i < ARRAY_LEN(prefixes); i++) {
             size_t len = strcspn(*env, "=");
             if (strncmp(*env, prefixes[i], strlen(prefixes[i])) != 0 || !(*env)[len])
                 continue;
             char *name = xstrndup(*env, len);
-            set_text(j, name, *env + len + 1);
+            fact_add_word(all, name, *env + len + 1);
             free(name);
         }
     }
-    return j;
 }
 
 /* runs: the kernel is to execute the file; else an interpreter reads it. */
-static json_t *program(const char *path, bool runs, char *const env[])
+static void look_at_program(struct node_facts *f, const char *path, bool runs, char *const env[])
 {
-    json_t *j = json_object();
     struct stat st;
     char lacks[512];
-    set_text(j, "path", path);
+    f->program.path = xstrdup(path);
     if (runs && program_lacks(path, env, run_command, lacks, sizeof(lacks)))
-        set_text(j, "lacks", lacks);
+        f->program.lacks = xstrdup(lacks);
     _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
-        return j;
+        return;
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     unsigned char *block = xmalloc(1 << 16);
     size_t n = 0;
@@ -479,15 +448,12 @@ static json_t *program(const char *path, bool runs, char *const env[])
             hash = (hash ^ block[i]) * UINT64_C(0x100000001b3);
     }
     free(block);
-    char text[32];
-    snprintf(text, sizeof(text), "%016llx", (unsigned long long)hash);
-    set_number(j, "bytes", (double)st.st_size);
-    set_text(j, "content", text);
-    return j;
+    f->program.bytes = (double)st.st_size;
+    f->program.content = xasprintf("%016llx", (unsigned long long)hash);
 }
 
 /* The version of libdlcoll as the workers would load it. */
-static void dlcoll_of(json_t *versions)
+static void find_dlcoll(struct fact_list *versions)
 {
     char path[600] = "";
     ssize_t n = readlink("/proc/self/exe", path, 500);
@@ -501,7 +467,7 @@ static void dlcoll_of(json_t *versions)
     lib = lib ? lib : dlopen("libdlcoll.so.0", RTLD_LAZY | RTLD_LOCAL);
     const char *(*version)(void) = lib ? (const char *(*)(void))dlsym(lib, "dlcoll_version") : NULL;
     if (version)
-        set_text(versions, "libdlcoll", version());
+        fact_add_word(versions, "libdlcoll", version());
 }
 
 #define ASK_PYTHON                                                                             \
@@ -514,62 +480,47 @@ static void dlcoll_of(json_t *versions)
     " except Exception: pass\n"                                                                \
     "print(json.dumps(v))\n"
 
-static void python_of(json_t *facts, json_t *versions, const char *python, char *const env[])
+static void find_python(struct node_facts *f, const char *python, char *const env[])
 {
     char out[4096];
     char *const argv[] = {(char *)python, (char *)"-c", (char *)ASK_PYTHON, NULL};
     int status = run_command(argv, env, FACTS_MS - 1000, out, sizeof(out));
-    const char *line = strrchr(out, '{');
-    json_t *j = status == 0 && line ? json_loads(line, 0, NULL) : NULL;
-    if (j)
-        json_object_update(versions, j);
-    else if (status == -1)
-        json_object_set_new(facts, "python_error",
-                            json_pack("{s:s,s:s}", "path", python, "error", "it does not answer"));
-    else
-        json_object_set_new(facts, "python_error",
-                            json_pack("{s:s,s:o}", "path", python, "error", json_of_text(out)));
+    const char *line = strrchr(out, '{'), *name;
+    json_t *j = status == 0 && line ? json_loads(line, 0, NULL) : NULL, *version;
+    if (!j) {
+        f->python_error.path = xstrdup(python);
+        f->python_error.error = xstrdup(status == -1 ? "it does not answer" : out);
+    }
+    json_object_foreach(j, name, version)
+    {
+        if (json_is_string(version))
+            fact_add_word(&f->versions, name, json_string_value(version));
+    }
     json_decref(j);
-}
-
-static json_t *versions_of(json_t *facts, const json_t *question, char *const env[])
-{
-    json_t *j = json_object();
-    const char *python = text_of(question, "python");
-    set_text(j, "dlaunch", DLAUNCH_VERSION);
-    dlcoll_of(j);
-    if (*python)
-        python_of(facts, j, python, env);
-    return j;
 }
 
 /* The contract of NVIDIA's resiliency extension: status 0 and no failed check is healthy. What is
  * not JSON says nothing. */
-static json_t *node_check(const char *command, int ms, char *const env[])
+static void run_node_check(struct node_facts *f, const char *command, int ms, char *const env[])
 {
     static char out[65536];
-    json_t *j = json_object(), *answer = NULL;
     char *const argv[] = {(char *)"/bin/sh", (char *)"-c", (char *)command, NULL};
     int status = run_command(argv, env, ms, out, sizeof(out));
-    set_text(j, "command", command);
-    if (status == -1)
-        set_text(j, "error", "it was not done in time");
-    else if (status == -2)
-        set_text(j, "error", "it could not be started");
+    f->node_check.command = xstrdup(command);
+    if (status < 0)
+        f->node_check.error =
+            xstrdup(status == -1 ? "it was not done in time" : "it could not be started");
     else if (WIFSIGNALED(status))
-        json_object_set_new(j, "signal", json_integer(WTERMSIG(status)));
+        f->node_check.signal = WTERMSIG(status);
     else
-        json_object_set_new(j, "status", json_integer(WEXITSTATUS(status)));
-    for (const char *p = strchr(out, '{'); p && !answer; p = strchr(p + 1, '{'))
-        answer = json_loads(p, JSON_DISABLE_EOF_CHECK, NULL);
-    if (answer)
-        json_object_set_new(j, "answer", answer);
+        f->node_check.status = WEXITSTATUS(status);
+    for (const char *p = strchr(out, '{'); p && !f->node_check.answer; p = strchr(p + 1, '{'))
+        f->node_check.answer = json_loads(p, JSON_DISABLE_EOF_CHECK, NULL);
     char *last = out + strlen(out);
     while (last > out && (last[-1] == '\n' || last[-1] == ' '))
         *--last = '\0';
     last = strrchr(out, '\n');
-    set_text(j, "output", last ? last + 1 : out);
-    return j;
+    f->node_check.output = xstrdup(last ? last + 1 : out);
 }
 
 /* --------------------------------------------------------------------------------------- all of it
@@ -605,61 +556,52 @@ json_t *facts_question(const struct job_spec *job, bool brief)
     return j;
 }
 
-static void copy(json_t *to, const json_t *from, const char *key)
+static void find_software(struct node_facts *f, const json_t *question, char *const env[])
 {
-    json_t *v = json_object_get(from, key);
-    if (v)
-        json_object_set(to, key, v);
+    const char *python = text_of(question, "python"), *program = text_of(question, "program");
+    fact_add_word(&f->versions, "dlaunch", DLAUNCH_VERSION);
+    find_dlcoll(&f->versions);
+    if (*python)
+        find_python(f, python, env);
+    if (*program)
+        look_at_program(f, program, !*python, env);
 }
 
 json_t *facts_collect(const json_t *question)
 {
     struct place p;
-    static const char *const given[] = {"host", "nproc", "nodes", "gpus", "program_error"};
-    json_t *facts = json_object();
-    char **env = job_environment(question);
-    const char *path;
+    struct node_facts f;
+    char **env = job_environment(question), host[HOST_MAX];
+    const char *text;
     bool brief = json_is_true(json_object_get(question, "brief"));
-    bool several = json_integer_value(json_object_get(question, "nodes")) > 1;
+    node_facts_get(&f, question); /* host, nproc, nodes, gpus, program_error are handed on */
     snprintf(p.root, sizeof(p.root), "%s", text_of(question, "root"));
-    for (size_t i = 0; i < ARRAY_LEN(given); i++)
-        copy(facts, question, given[i]);
-    json_object_set_new(facts, "limits", limits());
-    set_number(facts, "own_threads", own_threads());
-    json_object_set_new(facts, "cgroup", cgroup(&p));
-    json_object_set_new(facts, "memory", memory(&p));
-    json_object_set_new(facts, "shm", folder("/dev/shm"));
-    json_object_set_new(facts, "tmp", folder(text_of(question, "tmp")));
-    if (*(path = text_of(question, "log_dir")))
-        json_object_set_new(facts, "log_dir", folder(path));
-    kernel_limits(&p, facts);
-    json_object_set_new(facts, "interfaces", interfaces(&p));
-    json_object_set_new(facts, "rdma", rdma_ports(&p));
-    json_object_set_new(facts, "variables", variables(env));
-    json_object_set_new(facts, "cpus", json_integer(usable_cpus()));
-    if (several) {
-        char host[HOST_MAX];
-        if (gethostname(host, sizeof(host) - 1) == 0)
-            json_object_set_new(facts, "hostname", resolve(host));
-    }
-    if (*(path = text_of(question, "meet")))
-        json_object_set_new(facts, "meet", resolve(path));
-    json_t *versions = brief ? NULL : versions_of(facts, question, env);
-    json_t *gpus = facts_gpu(p.root, json_is_true(json_object_get(question, "gpus")), versions);
-    if (gpus)
-        json_object_set_new(facts, "gpu", gpus);
-    if (versions)
-        json_object_set_new(facts, "versions", versions);
-    if (*(path = text_of(question, "program")))
-        json_object_set_new(facts, "program",
-                            program(path, !json_object_get(question, "python"), env));
-    if (*(path = text_of(question, "node_check")))
-        json_object_set_new(
-            facts, "node_check",
-            node_check(path, (int)json_integer_value(json_object_get(question, "node_check_ms")),
-                       env));
+    find_limits(&f);
+    f.own_threads = own_threads();
+    find_memory(&p, &f);
+    look_at_folder(&f.shm, "/dev/shm");
+    look_at_folder(&f.tmp, text_of(question, "tmp"));
+    if (*(text = text_of(question, "log_dir")))
+        look_at_folder(&f.log_dir, text);
+    find_kernel_limits(&p, &f);
+    find_interfaces(&p, &f.interfaces);
+    find_rdma(&p, &f.rdma);
+    find_variables(&f.variables, env);
+    f.cpus = usable_cpus();
+    if (f.nodes > 1 && gethostname(host, sizeof(host) - 1) == 0)
+        resolve(&f.hostname, host);
+    if (*(text = text_of(question, "meet")))
+        resolve(&f.meet, text);
+    if (!brief)
+        find_software(&f, question, env);
+    facts_gpu(&f, p.root, !brief);
+    if (*(text = text_of(question, "node_check")))
+        run_node_check(&f, text,
+                       (int)json_integer_value(json_object_get(question, "node_check_ms")), env);
+    json_t *j = node_facts_json(&f);
+    node_facts_fini(&f);
     free(env);
-    return facts;
+    return j;
 }
 
 int facts_main(int argc, char **argv)

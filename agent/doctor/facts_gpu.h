@@ -2,11 +2,12 @@
 #ifndef AGENT_DOCTOR_FACTS_GPU_H
 #define AGENT_DOCTOR_FACTS_GPU_H
 
-#include <jansson.h>
 #include <stdbool.h>
 
-/* {"error", "visible", "list": [{"bus", "state", "used_bytes", ...}]}; NULL: there is no GPU, and
- * none is wanted. Adds driver and NCCL to `versions` unless that is NULL. */
-json_t *facts_gpu(const char *root, bool wanted, json_t *versions);
+#include "agent/doctor/fact.h"
+
+/* Fills in f->gpu, unless there is no GPU and f->gpus says that none is wanted. versions: of driver
+ * and NCCL, too. */
+void facts_gpu(struct node_facts *f, const char *root, bool versions);
 
 #endif

@@ -1,11 +1,11 @@
 #include "agent/doctor/paths.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/doctor/fact.h"
 #include "agent/doctor/path_test.h"
 #include "core/mem.h"
 
@@ -22,17 +22,21 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-bool paths_figures(const json_t *pairs, struct path_figures *out)
+static bool has_failed(const struct pair_facts *pair)
 {
-    size_t n = json_array_size(pairs), k = 0, i;
-    double *rtt = xcalloc(n + 1, sizeof(*rtt)), *bps = xcalloc(n + 1, sizeof(*bps));
-    json_t *p;
-    json_array_foreach(pairs, i, p)
-    {
-        if (fact_at(p, "error"))
+    return !isnan(pair->error.at);
+}
+
+bool paths_figures(const struct pair_list *pairs, struct path_figures *out)
+{
+    size_t k = 0;
+    double *rtt = xcalloc(pairs->n + 1, sizeof(*rtt)), *bps = xcalloc(pairs->n + 1, sizeof(*bps));
+    for (size_t i = 0; i < pairs->n; i++) {
+        const struct pair_facts *p = &pairs->v[i];
+        if (has_failed(p) || isnan(p->rtt_us) || isnan(p->bps))
             continue;
-        rtt[k] = fact_number(p, "rtt_us");
-        bps[k++] = fact_number(p, "bps");
+        rtt[k] = p->rtt_us;
+        bps[k++] = p->bps;
     }
     qsort(rtt, k, sizeof(*rtt), compare_doubles);
     qsort(bps, k, sizeof(*bps), compare_doubles);
@@ -46,86 +50,74 @@ bool paths_figures(const json_t *pairs, struct path_figures *out)
     return k > 0;
 }
 
-static bool has_failed(const json_t *pair)
+static bool is_late(const struct pair_facts *pair, const struct path_figures *f)
 {
-    return fact_at(pair, "error") != NULL;
-}
-
-static bool is_late(const json_t *pair, const struct path_figures *f)
-{
-    double rtt = fact_number(pair, "rtt_us");
+    double rtt = pair->rtt_us;
     bool beside = f->n > 2 && rtt > RTT_TIMES * f->rtt_us && rtt > f->rtt_us + RTT_MORE_US;
     return !has_failed(pair) && (beside || rtt > RTT_MOST_US);
 }
 
-static bool is_narrow(const json_t *pair, const struct path_figures *f)
+static bool is_narrow(const struct pair_facts *pair, const struct path_figures *f)
 {
-    double bps = fact_number(pair, "bps");
+    double bps = pair->bps;
     double usual = f->bps < BANDWIDTH_SURE ? f->bps : BANDWIDTH_SURE;
-    bool beside = f->n > 2 && !json_is_true(fact_at(pair, "local")); /* not the CPUs */
+    bool beside = f->n > 2 && pair->local <= 0; /* not the CPUs */
     return !has_failed(pair) &&
            ((beside && bps < BANDWIDTH_SHARE * usual) || bps < BANDWIDTH_LEAST);
 }
 
-static bool is_bad(const json_t *pair, const struct path_figures *f)
+static bool is_bad(const struct pair_facts *pair, const struct path_figures *f)
 {
     return has_failed(pair) || is_late(pair, f) || is_narrow(pair, f);
 }
 
 /* The factor by which a path is worse than usual. */
-static double badness(const json_t *pair, const struct path_figures *f)
+static double badness(const struct pair_facts *pair, const struct path_figures *f)
 {
-    double late = f->rtt_us > 0 ? fact_number(pair, "rtt_us") / f->rtt_us : 1;
-    double narrow = fact_number(pair, "bps") > 0 ? f->bps / fact_number(pair, "bps") : 1e9;
+    double late = f->rtt_us > 0 ? pair->rtt_us / f->rtt_us : 1;
+    double narrow = pair->bps > 0 ? f->bps / pair->bps : 1e9;
     return has_failed(pair) ? 1e12 : late > narrow ? late : narrow;
 }
 
-static json_t *find_pair(const json_t *pairs, int a, int b)
+static struct pair_facts *find_pair(const struct pair_list *pairs, double a, double b)
 {
-    json_t *p;
-    size_t i;
-    json_array_foreach(pairs, i, p)
-    {
-        if ((fact_number(p, "a") == a && fact_number(p, "b") == b) ||
-            (fact_number(p, "a") == b && fact_number(p, "b") == a))
+    for (size_t i = 0; i < pairs->n; i++) {
+        struct pair_facts *p = &pairs->v[i];
+        if ((p->a == a && p->b == b) || (p->a == b && p->b == a))
             return p;
     }
     return NULL;
 }
 
-void paths_take(json_t *pairs, json_t *pair)
+void paths_take(struct pair_list *pairs, const struct pair_facts *pair)
 {
-    json_t *old = find_pair(pairs, (int)fact_number(pair, "a"), (int)fact_number(pair, "b"));
-    double times = fact_number(old, "measured") + 1;
+    struct pair_facts *old = find_pair(pairs, pair->a, pair->b);
+    double times = old ? old->measured + 1 : 1;
     if (!old) {
-        json_array_append(pairs, pair);
-        old = pair;
+        pairs->v = xrealloc(pairs->v, (pairs->n + 1) * sizeof(*pairs->v));
+        old = &pairs->v[pairs->n++];
+        *old = *pair;
     } else if (has_failed(old) && !has_failed(pair)) {
-        json_object_clear(old);
-        json_object_update(old, pair);
+        *old = *pair;
     } else if (!has_failed(pair)) {
-        if (fact_number(pair, "rtt_us") < fact_number(old, "rtt_us"))
-            json_object_set(old, "rtt_us", json_object_get(pair, "rtt_us"));
-        if (fact_number(pair, "bps") > fact_number(old, "bps"))
-            json_object_set(old, "bps", json_object_get(pair, "bps"));
+        old->rtt_us = fmin(old->rtt_us, pair->rtt_us);
+        old->bps = fmax(old->bps, pair->bps);
     }
-    json_object_set_new(old, "measured", json_real(times));
+    old->measured = times;
 }
 
-int paths_suspects(const json_t *pairs, int nnodes, int (*out)[2], int max)
+int paths_suspects(const struct pair_list *pairs, int nnodes, int (*out)[2], int max)
 {
     struct path_figures f;
-    json_t *p;
-    size_t i;
     int n = 0;
     double *worst = xcalloc((size_t)max + 1, sizeof(*worst));
     bool *suspect = xcalloc((size_t)nnodes, sizeof(*suspect));
     paths_figures(pairs, &f);
-    json_array_foreach(pairs, i, p)
-    {
-        int a = (int)fact_number(p, "a"), b = (int)fact_number(p, "b"), k;
+    for (size_t i = 0; i < pairs->n; i++) {
+        const struct pair_facts *p = &pairs->v[i];
+        int a = (int)p->a, b = (int)p->b, k;
         double bad = badness(p, &f);
-        if (!is_bad(p, &f) || fact_number(p, "measured") > (has_failed(p) ? 1 : 3))
+        if (!is_bad(p, &f) || p->measured > (has_failed(p) ? 1 : 3))
             continue;
         suspect[a] = suspect[b] = true;
         for (k = n < max ? n++ : max; k > 0 && worst[k - 1] < bad; k--) {
@@ -159,9 +151,10 @@ int paths_suspects(const json_t *pairs, int nnodes, int (*out)[2], int max)
 }
 
 /* Describes the fault of a path. */
-static void describe_path(const json_t *pair, const struct path_figures *f, char out[256])
+static void describe_path(const struct pair_facts *pair, const struct path_figures *f,
+                          char out[256])
 {
-    double rtt = fact_number(pair, "rtt_us"), bps = fact_number(pair, "bps");
+    double rtt = pair->rtt_us, bps = pair->bps;
     if (is_late(pair, f) && f->n > 2)
         snprintf(out, 256, "latency is %.0f us (usual: %.0f us)", rtt, f->rtt_us);
     else if (is_late(pair, f))
@@ -174,15 +167,13 @@ static void describe_path(const json_t *pair, const struct path_figures *f, char
 
 /* Whether the node is what is wrong with its paths, and not the other ends: most of them are bad
  * in this way, and there is more than one. */
-static bool is_guilty(const json_t *pairs, const struct path_figures *f, int node,
-                      bool (*bad)(const json_t *pair, const struct path_figures *f))
+static bool is_guilty(const struct pair_list *pairs, const struct path_figures *f, int node,
+                      bool (*bad)(const struct pair_facts *pair, const struct path_figures *f))
 {
     int all = 0, of_it = 0;
-    json_t *p;
-    size_t i;
-    json_array_foreach(pairs, i, p)
-    {
-        if (fact_number(p, "a") != node && fact_number(p, "b") != node)
+    for (size_t i = 0; i < pairs->n; i++) {
+        const struct pair_facts *p = &pairs->v[i];
+        if (p->a != node && p->b != node)
             continue;
         all++;
         of_it += bad(p, f);
@@ -190,54 +181,47 @@ static bool is_guilty(const json_t *pairs, const struct path_figures *f, int nod
     return of_it > 1 && of_it * 2 > all;
 }
 
-static const json_t *node_of(const json_t *nodes, int node)
+static const struct node_facts *node_of(const struct paths *x, int node)
 {
-    json_t *j;
-    size_t i;
-    json_array_foreach(nodes, i, j)
-    {
-        if (fact_number(j, "node") == node)
-            return j;
+    for (size_t i = 0; i < x->nnodes; i++) {
+        if (x->nodes[i].node == node)
+            return &x->nodes[i];
     }
     return NULL;
 }
 
 /* Names guilty nodes once, with the worst of their paths; of other bad paths, both ends. */
 static void check_paths(const struct paths *x,
-                        bool (*bad)(const json_t *pair, const struct path_figures *f),
+                        bool (*bad)(const struct pair_facts *pair, const struct path_figures *f),
                         const char *remedy)
 {
     struct path_figures f;
-    json_t *p, *node;
-    size_t i;
     char words[256];
     if (!paths_figures(x->pairs, &f))
         return;
-    json_array_foreach(x->nodes, i, node)
-    {
-        const json_t *worst = NULL;
-        int me = (int)fact_number(node, "node");
-        size_t k;
+    for (size_t i = 0; i < x->nnodes; i++) {
+        const struct pair_facts *worst = NULL;
+        int me = (int)x->nodes[i].node;
         if (!is_guilty(x->pairs, &f, me, bad))
             continue;
-        json_array_foreach(x->pairs, k, p)
-        {
-            if ((fact_number(p, "a") == me || fact_number(p, "b") == me) && bad(p, &f) &&
+        for (size_t k = 0; k < x->pairs->n; k++) {
+            const struct pair_facts *p = &x->pairs->v[k];
+            if ((p->a == me || p->b == me) && bad(p, &f) &&
                 (!worst || badness(p, &f) > badness(worst, &f)))
                 worst = p;
         }
         describe_path(worst, &f, words);
-        problems_add(x->out, x->check, x->stops, node, remedy, "its %s", words);
+        problems_add(x->out, x->check, x->stops, &x->nodes[i], remedy, "its %s", words);
     }
-    json_array_foreach(x->pairs, i, p)
-    {
-        int a = (int)fact_number(p, "a"), b = (int)fact_number(p, "b");
+    for (size_t i = 0; i < x->pairs->n; i++) {
+        const struct pair_facts *p = &x->pairs->v[i];
+        int a = (int)p->a, b = (int)p->b;
         if (!bad(p, &f) || is_guilty(x->pairs, &f, a, bad) || is_guilty(x->pairs, &f, b, bad))
             continue;
-        const json_t *one = node_of(x->nodes, a), *other = node_of(x->nodes, b);
+        const struct node_facts *one = node_of(x, a), *other = node_of(x, b);
         describe_path(p, &f, words);
         problems_add(x->out, x->check, x->stops, one, remedy, "the path to %s (node %d): its %s",
-                     fact_text(other, "host"), b, words)
+                     other->host, b, words)
             ->other = b;
     }
 }
@@ -253,9 +237,9 @@ void paths_check_bandwidth(const struct paths *x)
 }
 
 /* Why a connection did not come about, and what helps. */
-static const char *explain(const json_t *error, char out[128])
+static const char *explain(const struct pair_facts *p, char out[128])
 {
-    int stage = (int)fact_number(error, "stage"), code = (int)fact_number(error, "errno");
+    int stage = (int)p->error.stage, code = (int)p->error.code;
     if (stage == PATH_TEST_BULK && code == ETIMEDOUT) {
         snprintf(out, 128, "small packets arrive and large ones do not");
         return "set the same MTU on all nodes and switches (ip link set NAME mtu N)";
@@ -274,7 +258,7 @@ static const char *explain(const json_t *error, char out[128])
     return "look at the network between the two nodes";
 }
 
-static bool does_not_reach(const json_t *pair, const struct path_figures *f)
+static bool does_not_reach(const struct pair_facts *pair, const struct path_figures *f)
 {
     (void)f;
     return has_failed(pair);
@@ -284,26 +268,22 @@ static bool does_not_reach(const json_t *pair, const struct path_figures *f)
 void paths_check_reach(const struct paths *x)
 {
     struct path_figures f;
-    json_t *p;
-    size_t i;
     char why[128];
-    bool *named = xcalloc(json_array_size(x->nodes) + 1, sizeof(*named));
+    bool *named = xcalloc(x->nnodes + 1, sizeof(*named));
     paths_figures(x->pairs, &f);
-    json_array_foreach(x->pairs, i, p)
-    {
-        const json_t *error = fact_at(p, "error");
-        int from = (int)fact_number(error, "at"), to = (int)fact_number(error, "to");
-        const json_t *one = node_of(x->nodes, to), *other = node_of(x->nodes, from);
-        if (!error)
+    for (size_t i = 0; i < x->pairs->n; i++) {
+        const struct pair_facts *p = &x->pairs->v[i];
+        if (!has_failed(p))
             continue;
-        const char *remedy = explain(error, why);
+        int from = (int)p->error.at, to = (int)p->error.to;
+        const struct node_facts *one = node_of(x, to), *other = node_of(x, from);
+        const char *remedy = explain(p, why);
         bool it = is_guilty(x->pairs, &f, to, does_not_reach);
         bool they = is_guilty(x->pairs, &f, from, does_not_reach);
         if (they && !it) { /* a node that reaches no other node is at fault itself */
             if (!named[from])
                 problems_add(x->out, x->check, x->stops, other, remedy,
-                             "it does not reach %s at %s: %s", fact_text(one, "host"),
-                             fact_text(one, "addr"), why);
+                             "it does not reach %s at %s: %s", one->host, one->addr, why);
             named[from] = true;
             continue;
         }
@@ -311,8 +291,8 @@ void paths_check_reach(const struct paths *x)
             continue;
         named[to] |= it;
         problems_add(x->out, x->check, x->stops, one, remedy,
-                     "%s (node %d) does not reach its port at %s: %s", fact_text(other, "host"),
-                     from, fact_text(one, "addr"), why);
+                     "%s (node %d) does not reach its port at %s: %s", other->host, from, one->addr,
+                     why);
         x->out->p[x->out->n - 1].other = it ? -1 : from;
     }
     free(named);

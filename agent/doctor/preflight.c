@@ -40,10 +40,13 @@ static void preflight_prepare(void *state)
 }
 
 /* Says what is wrong; the first problem with which workers could not run is the error. */
-static int say_problems(struct node *n, json_t *facts, struct err *e)
+static int say_problems(struct node *n, const json_t *json, struct err *e)
 {
     struct problems all = {0};
-    checks_of_node(facts, &all);
+    struct node_facts facts;
+    node_facts_get(&facts, json);
+    checks_of_node(&facts, &all);
+    node_facts_fini(&facts);
     for (size_t i = 0; i < all.n; i++) {
         const struct problem *one = &all.p[i];
         char *text = xasprintf("%s: %s; %s", one->check, one->text, one->remedy);

@@ -1,28 +1,32 @@
 #include "agent/doctor/problems.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/doctor/fact.h"
 #include "agent/report/json_text.h"
 #include "core/mem.h"
 
 struct problem *problems_vadd(struct problems *all, const char *check, bool stops,
-                              const json_t *node, const char *remedy, const char *fmt, va_list ap)
+                              const struct node_facts *node, const char *remedy, const char *fmt,
+                              va_list ap)
 {
     all->p = xrealloc(all->p, (all->n + 1) * sizeof(*all->p));
     struct problem *p = &all->p[all->n++];
-    *p = (struct problem){
-        .check = check, .stops = stops, .node = (int)fact_number(node, "node"), .other = -1};
-    snprintf(p->host, sizeof(p->host), "%s", fact_text(node, "host"));
+    *p = (struct problem){.check = check,
+                          .stops = stops,
+                          .node = isnan(node->node) ? 0 : (int)node->node,
+                          .other = -1};
+    snprintf(p->host, sizeof(p->host), "%s", node->host ? node->host : "");
     snprintf(p->remedy, sizeof(p->remedy), "%s", remedy);
     vsnprintf(p->text, sizeof(p->text), fmt, ap);
     return p;
 }
 
 struct problem *problems_add(struct problems *all, const char *check, bool stops,
-                             const json_t *node, const char *remedy, const char *fmt, ...)
+                             const struct node_facts *node, const char *remedy, const char *fmt,
+                             ...)
 {
     va_list ap;
     va_start(ap, fmt);

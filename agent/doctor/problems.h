@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "agent/doctor/fact.h"
+
 struct problem {
     const char *check; /* the check's name in the table */
     bool stops;        /* workers would not run well: --preflight takes the node out */
@@ -22,11 +24,11 @@ struct problems {
 /* Adds a problem of this node, which its facts show. The result is valid until the next problem is
  * added. */
 struct problem *problems_add(struct problems *all, const char *check, bool stops,
-                             const json_t *node, const char *remedy, const char *fmt, ...)
-    __attribute__((format(printf, 6, 7)));
+                             const struct node_facts *node, const char *remedy, const char *fmt,
+                             ...) __attribute__((format(printf, 6, 7)));
 struct problem *problems_vadd(struct problems *all, const char *check, bool stops,
-                              const json_t *node, const char *remedy, const char *fmt, va_list ap)
-    __attribute__((format(printf, 6, 0)));
+                              const struct node_facts *node, const char *remedy, const char *fmt,
+                              va_list ap) __attribute__((format(printf, 6, 0)));
 
 /* "n3 (node 3): shm: ...; remedy", a line for each, and one for those that several nodes have
  * alike; malloc'ed. */

@@ -45,12 +45,6 @@ void rank_set_fini(struct rank_set *s)
     *s = (struct rank_set){0};
 }
 
-bool rank_set_has(const struct rank_set *s, int rank)
-{
-    size_t i = range_at(s, rank);
-    return i < s->nranges && s->e[i].first <= rank;
-}
-
 bool rank_set_meets(const struct rank_set *a, const struct rank_set *b)
 {
     const struct rank_set *few = a->nranges < b->nranges ? a : b, *many = few == a ? b : a;

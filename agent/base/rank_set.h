@@ -18,7 +18,6 @@ struct rank_set {
 void rank_set_add(struct rank_set *s, struct rank_range r);
 void rank_set_fini(struct rank_set *s);
 
-bool rank_set_has(const struct rank_set *s, int rank);
 /* Whether some rank is in both. */
 bool rank_set_meets(const struct rank_set *a, const struct rank_set *b);
 /* Whether all ranks of a are in b. */

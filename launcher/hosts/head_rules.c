@@ -396,11 +396,6 @@ bool head_rules_is_left(const struct head_rules *r, size_t host)
     return !is_in(r, host, GONE);
 }
 
-bool head_rules_meets(const struct head_rules *r)
-{
-    return r->job.state == MEETING;
-}
-
 bool head_rules_ends(const struct head_rules *r)
 {
     return r->job.state == ENDING;

@@ -82,7 +82,6 @@ bool head_rules_next(struct head_rules *r, struct head_action *a);
 int head_rules_nodes(const struct head_rules *r);             /* that begin, without spares */
 int head_rules_rank(const struct head_rules *r, size_t host); /* of its node; -1: it has no plan */
 bool head_rules_is_left(const struct head_rules *r, size_t host); /* not GONE */
-bool head_rules_meets(const struct head_rules *r);                /* the job is MEETING */
 bool head_rules_ends(const struct head_rules *r);                 /* the job is ENDING */
 bool head_rules_was_stopped(const struct head_rules *r);          /* by a signal */
 

@@ -151,6 +151,37 @@ $(BUILD)/sim-bugs/%: tests/sim/bugs/%.patch $(BUILD)/obj/tests/unit/test_rdzv_si
 	    $(CC) $(LDFLAGS) -pie -o $@ $$(printf '%s\n' $(filter %.o,$^) | grep -vx "$(BUILD)/obj/$${file%.c}.o") $@.o \
 	        $(filter %.a,$^) $(CHECK_LIBS) $(LIBS)
 
+# All states of small jobs, without sampling. Each of forget_*.c includes one file of the rules, which therefore
+# is not taken from the archive. What is on the stack must not differ by chance: it is part of messages.
+ALL_OBJ  := $(call obj,$(wildcard tests/sim/all/*.c))
+ALL_WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc free strdup strndup getrandom)
+ALL_LINK  = $(CC) $(LDFLAGS) -pie -o $@ $(filter %.o,$^) $(filter %.a,$^) $(CHECK_LIBS) $(LIBS) $(ALL_WRAP)
+$(ALL_OBJ): private ALL_CFLAGS += -ftrivial-auto-var-init=zero -Wno-unused-function
+$(BUILD)/tests/sim_all: $(ALL_OBJ) $(SIM_OBJ) $(BUILD)/sim-bugs/rest.a
+	$(say) LD $@
+	$(Q)$(ALL_LINK)
+
+## sim-all: all states of small jobs with faults: how many there are (on a quiet machine, up to 20 minutes)
+sim-all: $(BUILD)/tests/sim_all
+	$(Q)tests/sim/all/all.sh $<
+
+# The patched file stands in a tree of its own, in which it is found before the other one.
+ALL_BUGS := $(patsubst tests/sim/bugs/%.patch,$(BUILD)/sim-all-bugs/%,$(wildcard tests/sim/bugs/*.patch))
+## sim-all-bugs: which of the bugs that are planted in the rules the search of all states finds
+sim-all-bugs: $(ALL_BUGS)
+	$(Q)tests/sim/all/bugs.sh $^
+
+$(BUILD)/sim-all-bugs/%: tests/sim/bugs/%.patch $(ALL_OBJ) $(SIM_OBJ) $(BUILD)/sim-bugs/rest.a
+	$(say) BUG $@
+	$(Q)file=$$(sed -n 's,^+++ b/,,p' $<) && mkdir -p $@.d/$$(dirname $$file) && \
+	    patch -s -r - -o $@.d/$$file $$file $< && \
+	    held=$$(grep -l "include \"$$file\"" tests/sim/all/*.c || echo $@.d/$$file) && \
+	    $(CC) -I$@.d $(CPPFLAGS) -DDLAUNCH_CHECKED $(ALL_CFLAGS) -ftrivial-auto-var-init=zero -Wno-unused-function \
+	        -fPIE -c -o $@.o $$held && \
+	    $(CC) $(LDFLAGS) -pie -o $@ $@.o $$(printf '%s\n' $(filter %.o,$^) | \
+	        grep -vx -e "$(BUILD)/obj/$${held%.c}.o" -e "$(BUILD)/obj/$${file%.c}.o") \
+	        $(filter %.a,$^) $(CHECK_LIBS) $(LIBS) $(ALL_WRAP)
+
 # Every operation, type, reduction, count and place through every algorithm and transport (what is
 # crossed with what: tests/lib/cross.h). The programs are those of `make test`, which do a part of it.
 CROSS_TESTS := $(patsubst %,$(BUILD)/tests/unit/test_dlcoll_ops%,_hier _shm) $(BUILD)/tests/unit/test_dlcoll_ops

@@ -57,7 +57,8 @@
  *     sim_head.c         drives head_rules
  *     sim_fault.c        what goes wrong
  *     sim_check.c        the invariants
- *     sim_scenario.c        a scenario from its seed to its end */
+ *     sim_scenario.c     a scenario from its seed to its end, and the jobs of which sim/all/
+ * searches all states */
 #ifndef TESTS_SIM_SIM_H
 #define TESTS_SIM_SIM_H
 
@@ -153,6 +154,12 @@ uint64_t sim_delay(void); /* of one message */
 void sim_push(struct sim_event e);
 struct sim_event sim_pop(void);
 bool sim_any_event(void);
+/* Those under way, in no order, and one of them taken out. */
+size_t sim_events(void);
+const struct sim_event *sim_event(size_t k);
+struct sim_event sim_take(size_t k);
+#define SIM_QUEUE_BYTES 48
+void *sim_queue(void); /* so many bytes: all that there is of it outside the heap */
 void sim_forget_events(void);
 /* Adds a line to the scenario: part of its hash. */
 void sim_trace(const char *what, int who, uint64_t number);
@@ -373,6 +380,7 @@ struct sim_world {
     int failures;  /* of workers */
     bool asked[STOP_REASONS]; /* what somebody wanted the end for, */
     bool codes[256];          /* and the statuses that this gives */
+    bool small;               /* nothing is left to chance: all.c */
     bool survivors;           /* workers fail of the death of others */
     bool wild;                /* workers do all that workers can */
     bool ends;                /* users and schedulers stop jobs */
@@ -403,7 +411,7 @@ static inline uint64_t sim_clock(const struct sim_node *n)
 }
 static inline uint64_t sim_when(const struct sim_node *n, uint64_t clock)
 {
-    return (clock - n->clock_offset) * 1000 / (uint64_t)(1000 + n->clock_rate) + 1;
+    return (clock - n->clock_offset) * 1000 / (uint64_t)(1000 + n->clock_rate) + !W.small;
 }
 
 /* Ends the scenario, and the test, with what is wrong. */
@@ -426,6 +434,7 @@ void sim_send_to_member(int link, struct buf b);
 void sim_member_closes(struct sim_node *n, enum rdzv_end how);
 void sim_coordinator_closes(int link, enum rdzv_end how);
 int sim_new_link(struct sim_node *n, const struct sim_link *like);
+bool sim_link_is_free(int link);    /* closed, and nothing is under way on it */
 bool sim_hold(struct sim_event *e); /* it waits: not now */
 void sim_wait_for_heal(const struct sim_event *e);
 void sim_wait_for_thaw(struct sim_node *n, const struct sim_event *e);
@@ -506,6 +515,7 @@ void sim_heal(int i);
 void sim_open(int i, uint64_t number);
 void sim_thaw(int i);
 void sim_fault(void);
+void sim_cut_link(int i, bool silent);
 
 /* sim_check.c */
 void sim_expect_assertions(void); /* one that fails breaks I16 */
@@ -524,6 +534,13 @@ void sim_check_end(void);
 
 /* sim_scenario.c: the hash of the trace. nodes: 0, or how many. */
 uint64_t sim_scenario(uint64_t seed, int nodes);
+void sim_step(struct sim_event *event);
+bool sim_is_over(void);
+/* One job of so many nodes for all.c, in which nothing has happened. */
+#define SIM_SMALL_START 10000000000000000ull /* no other number is near it */
+void sim_small_world(int nodes);
+/* Events that a small world does without. */
+bool sim_is_left_out(const struct sim_event *e);
 void sim_free(void); /* what is kept from scenario to scenario */
 
 #endif

@@ -66,6 +66,8 @@ static void begin(struct sim_node *n)
     if (wildly(150)) {
         W.asked[STOP_INTERNAL] = W.codes[125] = W.internal = true;
         agent_rules_cannot(n->agent, "a part of the round cannot be made", sim_clock(n));
+    } else if (W.small) {
+        push(n, EV_BEGUN, 1, n->runs);
     } else if (wildly(10)) { /* a warm interpreter is awaited */
         if (!one_in(8))      /* else never */
             push(n, EV_BEGUN, below(4 * SEC), n->runs);

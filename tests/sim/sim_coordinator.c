@@ -134,8 +134,8 @@ void sim_coordinator_tick(struct sim_node *n)
 static void take_message(struct sim_node *n, const struct sim_link *l, struct sim_event *e)
 {
     struct rd r = rd_init(e->bytes.data + RDZV_FRAME_HEADER, e->bytes.len - RDZV_FRAME_HEADER);
-    struct rdzv_hello h;
-    struct rdzv_status st;
+    struct rdzv_hello h = {0};
+    struct rdzv_status st = {0};
     struct rdzv_peers list = {0};
     struct rdzv_peer p = {.own = l->node == l->to, .same_host = l->node == l->to};
     switch ((enum rdzv_msg)e->bytes.data[4]) {

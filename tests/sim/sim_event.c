@@ -12,16 +12,21 @@ struct place {
     uint64_t at, order;
     size_t event;
 };
-static struct place *heap;
-static struct sim_event *events;
-static size_t *unused; /* of events[]: those behind the first nheap */
-static size_t nheap, cap_heap;
-static uint64_t last_order;
+static struct queue {
+    struct place *heap;
+    struct sim_event *events;
+    size_t *unused; /* of events[]: those behind the first nheap */
+    size_t nheap, cap_heap;
+    uint64_t last_order;
+} Q;
+_Static_assert(sizeof(Q) == SIM_QUEUE_BYTES, "sim.h has another size for it");
 
 /* --------------------------------------------------------------------------------------- chance */
 
 uint64_t sim_chance(void) /* xorshift64* */
 {
+    if (W.small)
+        return 1;
     rng ^= rng >> 12;
     rng ^= rng << 25;
     rng ^= rng >> 27;
@@ -56,62 +61,87 @@ static bool sooner(const struct place *a, const struct place *b)
 
 static void grow(void)
 {
-    cap_heap = cap_heap ? 2 * cap_heap : 256;
-    heap = xrealloc(heap, cap_heap * sizeof(*heap));
-    events = xrealloc(events, cap_heap * sizeof(*events));
-    unused = xrealloc(unused, cap_heap * sizeof(*unused));
-    for (size_t i = nheap; i < cap_heap; i++)
-        unused[i] = i;
+    Q.cap_heap = Q.cap_heap ? 2 * Q.cap_heap : 256;
+    Q.heap = xrealloc(Q.heap, Q.cap_heap * sizeof(*Q.heap));
+    Q.events = xrealloc(Q.events, Q.cap_heap * sizeof(*Q.events));
+    Q.unused = xrealloc(Q.unused, Q.cap_heap * sizeof(*Q.unused));
+    for (size_t i = Q.nheap; i < Q.cap_heap; i++)
+        Q.unused[i] = i;
 }
 
 void sim_push(struct sim_event e)
 {
-    if (nheap == cap_heap)
+    if (W.small && sim_is_left_out(&e))
+        return;
+    if (Q.nheap == Q.cap_heap)
         grow();
     if (!e.order)
-        e.order = ++last_order;
-    struct place p = {e.at, e.order, unused[nheap]};
-    events[p.event] = e;
-    size_t i = nheap++;
-    for (; i > 0 && sooner(&p, &heap[(i - 1) / 2]); i = (i - 1) / 2)
-        heap[i] = heap[(i - 1) / 2];
-    heap[i] = p;
+        e.order = ++Q.last_order;
+    struct place p = {e.at, e.order, Q.unused[Q.nheap]};
+    Q.events[p.event] = e;
+    size_t i = Q.nheap++;
+    for (; i > 0 && sooner(&p, &Q.heap[(i - 1) / 2]); i = (i - 1) / 2)
+        Q.heap[i] = Q.heap[(i - 1) / 2];
+    Q.heap[i] = p;
+}
+
+struct sim_event sim_take(size_t k)
+{
+    struct place gone = Q.heap[k], last = Q.heap[--Q.nheap];
+    size_t i = k, child;
+    for (; i > 0 && sooner(&last, &Q.heap[(i - 1) / 2]); i = (i - 1) / 2)
+        Q.heap[i] = Q.heap[(i - 1) / 2];
+    while ((child = 2 * i + 1) < Q.nheap) {
+        child += child + 1 < Q.nheap && sooner(&Q.heap[child + 1], &Q.heap[child]);
+        if (!sooner(&Q.heap[child], &last))
+            break;
+        Q.heap[i] = Q.heap[child];
+        i = child;
+    }
+    if (k < Q.nheap)
+        Q.heap[i] = last;
+    Q.unused[Q.nheap] = gone.event;
+    return Q.events[gone.event];
 }
 
 struct sim_event sim_pop(void)
 {
-    struct place top = heap[0], last = heap[--nheap];
-    size_t i = 0, child;
-    while ((child = 2 * i + 1) < nheap) {
-        child += child + 1 < nheap && sooner(&heap[child + 1], &heap[child]);
-        if (!sooner(&heap[child], &last))
-            break;
-        heap[i] = heap[child];
-        i = child;
-    }
-    heap[i] = last;
-    unused[nheap] = top.event;
-    return events[top.event];
+    return sim_take(0);
+}
+
+size_t sim_events(void)
+{
+    return Q.nheap;
+}
+
+const struct sim_event *sim_event(size_t k)
+{
+    return &Q.events[Q.heap[k].event];
+}
+
+void *sim_queue(void)
+{
+    return &Q;
 }
 
 bool sim_any_event(void)
 {
-    return nheap > 0;
+    return Q.nheap > 0;
 }
 
 void sim_forget_events(void)
 {
-    while (nheap) {
+    while (Q.nheap) {
         struct sim_event e = sim_pop();
         buf_fini(&e.bytes);
     }
-    free(heap);
-    free(events);
-    free(unused);
-    heap = NULL;
-    events = NULL;
-    unused = NULL;
-    cap_heap = last_order = 0;
+    free(Q.heap);
+    free(Q.events);
+    free(Q.unused);
+    Q.heap = NULL;
+    Q.events = NULL;
+    Q.unused = NULL;
+    Q.cap_heap = Q.last_order = 0;
 }
 
 void sim_trace(const char *what, int who, uint64_t number)

@@ -26,7 +26,7 @@ void sim_start(int i)
                            .obstruction = was.obstruction,
                            .obstructions = was.obstructions,
                            .endpoint = (int)below((uint64_t)W.endpoints),
-                           .clock_offset = below(1000 * SEC),
+                           .clock_offset = W.small ? 0 : below(1000 * SEC),
                            .clock_rate = one_in(2) ? (int)below(21) - 10 : 0};
     strcpy(n->run_id, was.run_id);
     struct rdzv_hello *h = &rules.hello;
@@ -86,7 +86,7 @@ void sim_kill(int i, int how)
         buf_fini(&n->held[k].bytes);
     n->nheld = 0;
 }
-static void cut_link(int i, bool silent)
+void sim_cut_link(int i, bool silent)
 {
     struct sim_node *n = &W.nodes[i];
     if (!n->m || n->link < 0 || W.links[n->link].to == i)
@@ -250,10 +250,10 @@ void sim_fault(void)
     switch (below(11)) {
     case 0:
     case 1:
-        cut_link(i, false);
+        sim_cut_link(i, false);
         break;
     case 2:
-        cut_link(i, true);
+        sim_cut_link(i, true);
         break;
     case 3:
         cut_some(i);

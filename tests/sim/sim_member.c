@@ -91,10 +91,10 @@ void sim_member_event(struct sim_event *e)
         return;
     }
     struct rd r = rd_init(e->bytes.data + RDZV_FRAME_HEADER, e->bytes.len - RDZV_FRAME_HEADER);
-    struct rdzv_view v;
-    struct rdzv_result res;
-    struct rdzv_refusal ref;
-    struct rank_table t;
+    struct rdzv_view v = {0};
+    struct rdzv_result res = {0};
+    struct rdzv_refusal ref = {0};
+    struct rank_table t = {0};
     struct rdzv_peers peers = {0};
     char text[RDZV_NOTICE_MAX];
     switch ((enum rdzv_msg)e->bytes.data[4]) {

@@ -102,16 +102,34 @@ void sim_coordinator_closes(int link, enum rdzv_end how)
 /* A connection that the node's member has from now on. */
 int sim_new_link(struct sim_node *n, const struct sim_link *like)
 {
-    if (W.nlinks == W.cap_links) {
+    int k = W.nlinks;
+    if (W.small) /* the numbers are part of the state */
+        for (k = 0; k < W.nlinks && !sim_link_is_free(k); k++)
+            ;
+    if (k == W.cap_links) {
         W.cap_links = W.cap_links ? 2 * W.cap_links : 256;
         W.links = xrealloc(W.links, (size_t)W.cap_links * sizeof(*W.links));
     }
-    struct sim_link *l = &W.links[W.nlinks];
+    struct sim_link *l = &W.links[k];
     *l = *like;
     l->node = sim_index(n);
     l->incarnation = n->incarnation;
     l->member_end = true;
-    return n->link = W.nlinks++;
+    W.nlinks += k == W.nlinks;
+    return n->link = k;
+}
+
+bool sim_link_is_free(int link)
+{
+    const struct sim_link *l = &W.links[link];
+    if (l->member_end || l->coordinator_end)
+        return false;
+    for (size_t i = 0; i < sim_events(); i++) {
+        const struct sim_event *e = sim_event(i);
+        if (e->kind <= EV_END_MEMBER && e->who == link)
+            return false;
+    }
+    return true;
 }
 
 /* ----------------------------------------------------------------------------------- what waits */

@@ -185,7 +185,7 @@ static void stand(struct sim_node *n)
 {
     struct rdzv_electorate e;
     member_state_electorate(n->m, &e);
-    e.random = sim_chance();
+    e.random = W.small ? (uint64_t)sim_index(n) + 1 : sim_chance();
     sim_trace("stands", sim_index(n), 0);
     n->job = sim_job_of(e.ran && e.ran->n ? e.ran->gen : e.prepared->gen);
     sim_coordinator_new(n, rdzv_state_stand(&W.rules, &e, sim_clock(n)));

@@ -7,10 +7,9 @@
 struct sim_world W;
 struct sim_total sim_total;
 
-static void step(void)
+void sim_step(struct sim_event *event)
 {
-    struct sim_event e = sim_pop();
-    now = e.at;
+    struct sim_event e = *event;
     W.events++;
     if (sim_hold(&e))
         return;
@@ -230,8 +229,56 @@ static void make_world(uint64_t seed, int nodes)
     sim_push((struct sim_event){.at = W.faults_from + below(5 * SEC), .kind = EV_FAULT});
 }
 
+void sim_small_world(int nodes)
+{
+    now = SIM_SMALL_START;
+    W.small = true;
+    W.rules = make_rules(nodes, true);
+    W.rules.min_nodes = 2;
+    W.rules.max_restarts = 1;
+    W.rules.spares = 0;
+    W.rules.elastic = false;
+    W.rules.elect = nodes > 2;
+    W.rules.max_node_restarts = -1;
+    W.rules.backoff_ns = W.rules.progress_ns = 0;
+    W.rules.restart_policy = RESTART_GROUP;
+    W.rules.join_ns = 10 * SEC;
+    W.rules.close_ns = 4 * SEC;
+    W.rules.heartbeat_ns = SEC;
+    W.rules.dead_ns = 4 * SEC;
+    make_room(nodes);
+    for (int i = 0; i < nodes; i++) {
+        W.nodes[i].node_rank = -1;
+        W.nodes[i].nproc = 1;
+        strcpy(W.nodes[i].run_id, "job");
+        sim_push((struct sim_event){.at = now, .kind = EV_START, .who = i});
+    }
+}
+
+/* The search itself asks who has a time that is due, and what must hold when time passes. */
+bool sim_is_left_out(const struct sim_event *e)
+{
+    switch (e->kind) {
+    case EV_TICK_COORDINATOR:
+    case EV_TICK_MEMBER:
+    case EV_TICK_AGENT:
+    case EV_GUARD:
+    case EV_WATCH:
+    case EV_LEFT:
+    case EV_GONE:
+    case EV_BORED:
+    case EV_STORE_CONNECT:
+    case EV_REDIRECT:
+        return true;
+    case EV_REACH:
+        return e->at > now + 1;
+    default:
+        return false;
+    }
+}
+
 /* Somebody was told the result, and nobody waits for one any more. */
-static bool is_over(void)
+bool sim_is_over(void)
 {
     bool heads = W.head.rules && !W.head.over && !W.head.killed;
     if (!W.look || W.finished == 0 || heads)
@@ -249,8 +296,11 @@ uint64_t sim_scenario(uint64_t seed, int nodes)
 {
     sim_chance_from(seed);
     make_world(seed, nodes);
-    while (sim_any_event() && now < W.end && !is_over())
-        step();
+    while (sim_any_event() && now < W.end && !sim_is_over()) {
+        struct sim_event e = sim_pop();
+        now = e.at;
+        sim_step(&e);
+    }
     sim_check_end();
     sim_total.events += W.events;
     if (now > W.faults_until && now - W.faults_until > sim_total.longest_ns)

@@ -173,10 +173,10 @@ sim-all-bugs: $(ALL_BUGS)
 
 $(BUILD)/sim-all-bugs/%: tests/sim/bugs/%.patch $(ALL_OBJ) $(SIM_OBJ) $(BUILD)/sim-bugs/rest.a
 	$(say) BUG $@
-	$(Q)file=$$(sed -n 's,^+++ b/,,p' $<) && mkdir -p $@.d/$$(dirname $$file) && \
-	    patch -s -r - -o $@.d/$$file $$file $< && \
-	    held=$$(grep -l "include \"$$file\"" tests/sim/all/*.c || echo $@.d/$$file) && \
-	    $(CC) -I$@.d $(CPPFLAGS) -DDLAUNCH_CHECKED $(ALL_CFLAGS) -ftrivial-auto-var-init=zero -Wno-unused-function \
+	$(Q)file=$$(sed -n 's,^+++ b/,,p' $<) && mkdir -p $@.tree/$$(dirname $$file) && \
+	    patch -s -r - -o $@.tree/$$file $$file $< && \
+	    held=$$(grep -l "include \"$$file\"" tests/sim/all/*.c || echo $@.tree/$$file) && \
+	    $(CC) -I$@.tree $(CPPFLAGS) -DDLAUNCH_CHECKED $(ALL_CFLAGS) -ftrivial-auto-var-init=zero -Wno-unused-function \
 	        -fPIE -c -o $@.o $$held && \
 	    $(CC) $(LDFLAGS) -pie -o $@ $@.o $$(printf '%s\n' $(filter %.o,$^) | \
 	        grep -vx -e "$(BUILD)/obj/$${held%.c}.o" -e "$(BUILD)/obj/$${file%.c}.o") \

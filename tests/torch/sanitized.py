@@ -17,7 +17,7 @@ OPTIONS = {
     # Python does not free everything at its end, and libdlcoll changes stacks.
     "address": "detect_leaks=0:detect_stack_use_after_return=0",
     # Python and PyTorch are not built with it: only the extension's accesses count.
-    "thread": "ignore_noninstrumented_modules=1:report_signal_unsafe=0",
+    "thread": "ignore_noninstrumented_modules=1:report_signal_unsafe=0:suppressions={}/known",
 }
 
 
@@ -42,13 +42,17 @@ def hard_cases(sanitizer, folder):
                        "os.makedirs(os.path.dirname(p), exist_ok=True); os.path.exists(p) or e.compile_to(p)"],
         env={**os.environ, **env}, capture_output=True, text=True)
     assert built.returncode == 0, built.stdout + built.stderr
+    # PyTorch's code drops the last reference to a future: that this comes after the others is in the count, which
+    # the sanitizer sees only where the extension changes it.
+    with open(folder + "/known", "w") as f:
+        f.write("race:c10::ivalue::Future::~Future\n")
     variable = {"address": "ASAN_OPTIONS", "thread": "TSAN_OPTIONS"}[sanitizer]
     job = dlaunch("--nproc_per_node", 2, "--export", "LD_PRELOAD=" + preload, PYTHON, f"{HERE}/backend_hard.py", *CASES,
-                  env={**env, "PYTHONMALLOC": "malloc", variable: f"{OPTIONS[sanitizer]}:log_path={folder}/report"})
+                  env={**env, "PYTHONMALLOC": "malloc", variable: OPTIONS[sanitizer].format(folder) + f":log_path={folder}/report"})
     try:
         text = job.wait(seconds=1200)
     finally:
-        for name in sorted(os.listdir(folder)):
+        for name in sorted(n for n in os.listdir(folder) if n.startswith("report")):
             with open(f"{folder}/{name}", errors="replace") as f:
                 report = f.read()
             assert "ERROR" not in report and "WARNING: ThreadSanitizer" not in report, report

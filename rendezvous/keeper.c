@@ -67,9 +67,13 @@ static void warn_of_keeping(struct keeper *k, const char *why)
 static void prepare_to_keep(void *arg, struct rdzv_discovery *f)
 {
     struct keeper *k = arg;
-    f->list_gen = k->keep_list = coordinator_newest_list(k->config.coordinator);
-    f->dead_epoch = coordinator_dead_epoch(k->config.coordinator);
-    f->leads = coordinator_leads(k->config.coordinator);
+    const struct coordinator *c = k->config.coordinator;
+    k->keep_list = coordinator_newest_list(c);
+    f->by = (struct etcd_coordinator){.list = k->keep_list,
+                                      .dead_epoch = coordinator_dead_epoch(c),
+                                      .stands = coordinator_stands(c),
+                                      .leads = coordinator_leads(c),
+                                      .begun = coordinator_has_begun(c) && !coordinator_ended(c)};
     f->listen_port = endpoint_port(k->config.endpoint);
 }
 

@@ -241,6 +241,8 @@ static void on_published(void *arg, struct rdzv_discovery *f)
 {
     struct reach_driver *d = arg;
     const struct reach_member m = facts(d);
+    if (f->found) /* another launcher has become the coordinator meanwhile */
+        reach_redirected(d->reach, &f->reported);
     reach_published(d->reach, &m, f->status < 0 ? f->why : NULL, mono_ns());
     drive(d);
 }

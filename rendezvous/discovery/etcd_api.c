@@ -20,6 +20,7 @@ struct etcd {
     struct etcd_config config;
     int first;   /* the server that answered last */
     char *token; /* of the user; NULL: none yet */
+    int64_t revision;
 };
 
 struct etcd *etcd_new(const struct etcd_config *config)
@@ -196,6 +197,21 @@ static int log_in(struct etcd *c, struct err *e)
     return rc == -EKEYREJECTED ? -EACCES : rc;
 }
 
+static int64_t get_number(const json_t *from, const char *name)
+{
+    const char *text = json_string_value(json_object_get(from, name));
+    return text ? strtoll(text, NULL, 10) : 0;
+}
+
+/* Of an answer, or of the result in that of a stream. */
+static void note_revision(struct etcd *c, const json_t *out)
+{
+    const json_t *header = json_object_get(out, "header");
+    if (!header)
+        header = json_object_get(json_object_get(out, "result"), "header");
+    c->revision = get_number(header, "revision");
+}
+
 /* Sends a request, which is freed, as the user. */
 static int call(struct etcd *c, const char *path, json_t *request, json_t **out, struct err *e)
 {
@@ -209,9 +225,15 @@ static int call(struct etcd *c, const char *path, json_t *request, json_t **out,
         if (rc == 0)
             rc = ask_servers(c, path, body, out, e);
     }
+    note_revision(c, *out);
     json_decref(request);
     free(body);
     return rc == -EKEYREJECTED ? -EACCES : rc;
+}
+
+int64_t etcd_revision(const struct etcd *c)
+{
+    return c->revision;
 }
 
 /* ---------------------------------------------------------------------------------------- calls */
@@ -222,12 +244,6 @@ static json_t *number64(int64_t v)
     char text[24];
     snprintf(text, sizeof(text), "%" PRId64, v);
     return json_string(text);
-}
-
-static int64_t get_number(const json_t *from, const char *name)
-{
-    const char *text = json_string_value(json_object_get(from, name));
-    return text ? strtoll(text, NULL, 10) : 0;
 }
 
 int etcd_grant(struct etcd *c, int ttl_s, int64_t *lease, struct err *e)

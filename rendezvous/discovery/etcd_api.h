@@ -31,6 +31,7 @@ struct etcd *etcd_new(const struct etcd_config *c);
 void etcd_free(struct etcd *c); /* NULL is allowed */
 
 /* Calls return 0 or more, or a negative errno with a text that names the server:
+ *   -ENOENT        there is no such lease
  *   -EACCES        it does not accept the user, the password, the certificate, or the key
  *   -EOPNOTSUPP    it has no v3 gateway
  *   anything else  no server answers, or what answers is not etcd */
@@ -54,5 +55,9 @@ struct etcd_put {
  * returns 0, although it was done. */
 int etcd_put_if(struct etcd *c, const char *key, const char *is, const struct etcd_put *puts, int n,
                 struct err *e);
+
+/* The revision of etcd's data, by the newest answer: it rises with each change, and goes back only
+ * when etcd has lost data. 0: that answer had none. */
+int64_t etcd_revision(const struct etcd *c);
 
 #endif

@@ -24,6 +24,7 @@
 #include "rendezvous/wire/endpoint.h"
 #include "rendezvous/wire/auth.h"
 #include "rendezvous/discovery/meeting.h"
+#include "rendezvous/rules/etcd_rules.h"
 #include "rendezvous/discovery/rdzv_config.h"
 
 enum rdzv_role { RDZV_ROLE_HOST, RDZV_ROLE_JOIN, RDZV_ROLE_RETRY, RDZV_ROLE_FAIL };
@@ -89,14 +90,10 @@ struct rdzv_discovery {
     uint64_t nonce;
     int listen_port;
 
-    /* keep(): the newest list of members that the coordinator has made or been sent, and whether it
-     * was elected, and the epoch of a former coordinator that has ended for certain; then whether
-     * etcd votes for it, as of when, or where (`told`) another coordinator is (`found`). */
+    /* publish(), keep(): the coordinator of this node; then whether etcd votes for it, as of when,
+     * or where (`reported`) another coordinator is (`found`). */
     struct rdzv_etcd *etcd; /* rdzv_etcd.c's; NULL: another backend */
-    int lease_s;
-    struct generation list_gen;
-    bool leads;
-    uint64_t dead_epoch; /* 0: none has */
+    struct etcd_coordinator by;
     bool kept;
     uint64_t kept_ns;
 };
@@ -113,8 +110,8 @@ struct rdzv_backend_ops {
     bool (*quick)(const struct rdzv_discovery *f);
     void (*look)(struct rdzv_discovery *f);
     enum rdzv_role (*decide)(struct rdzv_discovery *f, struct err *e);
-    /* Tells the others that this node listens on f->listen_port. May block. Sets f->status. NULL:
-     * not needed. */
+    /* Tells the others that this node listens on f->listen_port. May block. Sets f->status, and
+     * f->found when another coordinator, at f->reported, has been faster. NULL: not needed. */
     void (*publish)(struct rdzv_discovery *f);
     /* Withdraws what publish() has told: this node is not, or no longer, the coordinator. May
      * block. NULL: nothing to do. */

@@ -1,28 +1,6 @@
-/* The etcd backend: the coordinator's address is published in etcd. Two keys:
- *
- *     PREFIX/RUN_ID/coordinator   notice_board.h's line, under a lease of the launcher that hosts
- *                                 the coordinator; before that launcher listens, a claim
- *     PREFIX/RUN_ID/round         the newest list of members that has a vote of etcd: its epoch and
- *                                 its counter. Not under a lease
- *
- *   neither                       claim, listen, publish, host
- *   a line                        join at the addresses in it
- *   a claim                       look again
- *   a round without coordinator   its coordinator is lost, and its nodes are about to elect another
- *                                 one: the first key stays free for WAIT_NS, then as above
- *   something else                not ours: left alone, an error
- *
- * Who holds the first key is etcd's vote. A coordinator renews it (keep()) with each heartbeat, and
- * then counts etcd as a witness that it has just heard of (coordinator_hear_arbiter()); so a node
- * of two can go on when the other one is lost. What a witness promises, etcd does, because:
- *
- * - A launcher gets the key when it is free, that is at the earliest the lease's TTL after the last
- *   renewal of the launcher that had it, and a TTL is a dead time at least. So etcd votes for
- *   another coordinator when it has not heard of the former one for the dead time.
- * - A candidate gets it only if it knows the list in `round` or a newer one; and a list with a vote
- *   of etcd counts when it is in `round` (has_vote in rdzv_election.c).
- * - A coordinator that the members have elected without etcd takes the key from the former one,
- *   which then can no longer renew it; and a candidate takes it from one whose end is proven. */
+/* Nodes meet at etcd servers: the coordinator's address is published in etcd, in the key
+ * PREFIX/RUN_ID/coordinator, and the newest list of members in PREFIX/RUN_ID/round. The rules, what
+ * is asked and what follows, are in etcd_rules.h; this file asks, on a thread of the pool. */
 #include "rendezvous/discovery/rdzv_etcd.h"
 
 #include <assert.h>
@@ -40,10 +18,7 @@
 #include "rendezvous/discovery/notice_board.h"
 #include "rendezvous/rules/text.h"
 
-#define CLAIM      "dlaunch-claim "
-#define WAIT_NS    3000000000u /* a candidate asks for the key several times in a second */
-#define PUBLISH_MS 200         /* from one attempt to publish to the next */
-#define PUBLISHES  15
+#define CLAIM "dlaunch-claim "
 
 /* ------------------------------------------------------------------------------------ the state */
 
@@ -51,10 +26,11 @@ struct rdzv_etcd {
     struct etcd_config config; /* its strings are owned */
     struct etcd *client;
     char *key, *round_key;
-    int64_t lease;
-    char *line;       /* the value that this node has put under the lease; NULL: none */
-    uint64_t lost_ns; /* since when `round` has been seen without a coordinator; 0: it has not */
-    struct generation recorded;
+    struct etcd_rules *rules;
+    int lease_s;
+    char claim[64];
+    char line[NOTICE_BOARD_MAX]; /* of this node while it listens on `port`; 0: none yet */
+    int port;
 };
 
 static char *copy(const char *text)
@@ -79,8 +55,12 @@ static void etcd_open(struct rdzv_discovery *f, const struct rdzv_config *c)
     d->client = etcd_new(to);
     d->key = xasprintf("%s/%s/coordinator", from->prefix, c->run_id);
     d->round_key = xasprintf("%s/%s/round", from->prefix, c->run_id);
+    double dead_s = c->keep_alive_interval * c->keep_alive_max_attempt;
+    d->lease_s = (int)ceil(dead_s);
+    d->rules = etcd_rules_new(&(struct etcd_rules_config){
+        .key = d->key, .dead_ns = (uint64_t)(dead_s * 1e9), .may_host = c->is_host != 0});
+    snprintf(d->claim, sizeof(d->claim), CLAIM "%d %" PRIx64, (int)getpid(), mono_ns());
     f->etcd = d;
-    f->lease_s = (int)ceil(c->keep_alive_interval * c->keep_alive_max_attempt);
 }
 
 static void etcd_close(struct rdzv_discovery *f)
@@ -97,155 +77,154 @@ static void etcd_close(struct rdzv_discovery *f)
         tls_wipe((char *)c->password, strlen(c->password));
     free((char *)c->password);
     etcd_free(d->client);
+    etcd_rules_free(d->rules);
     free(d->key);
     free(d->round_key);
-    free(d->line);
     free(d);
 }
 
-static int trouble(struct rdzv_discovery *f, int rc, const struct err *e)
+/* The text of this node in the key: the same one as long as it listens there. */
+static const char *line_of(struct rdzv_discovery *f)
 {
-    text_set(f->why, sizeof(f->why), "%s", e->msg);
-    return f->status = rc;
+    struct rdzv_etcd *d = f->etcd;
+    if (d->port != f->listen_port)
+        notice_board_format(f, d->line, sizeof(d->line));
+    d->port = f->listen_port;
+    return d->line;
 }
 
-static int not_now(struct rdzv_discovery *f, const char *why)
+/* ------------------------------------------------------------------------------------ questions */
+
+static int read_key(const struct rdzv_etcd *d, struct etcd_answer *a, char **value, struct err *e)
 {
-    text_set(f->why, sizeof(f->why), "%s", why);
-    return f->status = -EAGAIN;
+    struct notice_board b;
+    int rc = etcd_get(d->client, d->key, value, e);
+    char *line = *value ? xstrdup(*value) : NULL;
+    a->value = *value;
+    a->kind = !line                                          ? ETCD_NOTHING
+              : strncmp(line, CLAIM, strlen(CLAIM)) == 0     ? ETCD_CLAIM
+              : notice_board_parse(line, &b) && b.naddrs > 0 ? ETCD_LINE
+                                                             : ETCD_FOREIGN;
+    free(line);
+    return rc;
 }
 
-/* Remembers which value this node has put into the key; NULL: none. */
-static void set_line(struct rdzv_discovery *f, const char *line)
-{
-    char *old = f->etcd->line;
-    f->etcd->line = copy(line);
-    free(old);
-    f->locked = line != NULL;
-    f->etcd->recorded = (struct generation){0};
-}
-
-/* The key is another launcher's, or free: the lease is worth nothing. */
-static void lose_key(struct rdzv_discovery *f)
-{
-    struct err e = ERR_INIT;
-    set_line(f, NULL);
-    if (f->etcd->lease)
-        etcd_revoke(f->etcd->client, f->etcd->lease, &e); /* else it ends by itself */
-    f->etcd->lease = 0;
-}
-
-static void round_text(char out[48], struct generation g)
-{
-    text_set(out, 48, "%016" PRIx64 " %u", g.epoch, (unsigned)g.counter);
-}
-
-/* `round`; zero: there is none. */
-static int get_round(struct rdzv_discovery *f, struct generation *g, struct err *e)
+static int read_round(const struct rdzv_etcd *d, struct generation *g, struct err *e)
 {
     char *value;
     unsigned counter = 0;
-    int rc = etcd_get(f->etcd->client, f->etcd->round_key, &value, e);
-    *g = (struct generation){0};
+    int rc = etcd_get(d->client, d->round_key, &value, e);
     if (value && sscanf(value, "%16" SCNx64 " %u", &g->epoch, &counter) != 2)
-        rc = err_set(e, -EINVAL, "etcd: something else is in the key %s", f->etcd->round_key);
+        rc = err_set(e, -EINVAL, "etcd: something else is in the key %s", d->round_key);
     g->counter = counter;
     free(value);
     return rc;
 }
 
-/* Puts the value into the key under a lease, if the key has the value `is`, and the list into
- * `round`. 1: done; 0: it has another value. */
-static int take_key(struct rdzv_discovery *f, const char *is, const char *line,
-                    struct generation list, struct err *e)
+static int put(const struct rdzv_etcd *d, const struct etcd_action *a, struct err *e)
+{
+    char round[48];
+    struct etcd_put puts[2];
+    int n = 0;
+    text_set(round, sizeof(round), "%016" PRIx64 " %u", a->round.epoch, (unsigned)a->round.counter);
+    if (a->key != ETCD_LEAVE)
+        puts[n++] = (struct etcd_put){d->key, a->key == ETCD_SET ? a->value : NULL, a->lease};
+    if (a->record != ETCD_LEAVE)
+        puts[n++] = (struct etcd_put){d->round_key, a->record == ETCD_SET ? round : NULL, 0};
+    return etcd_put_if(d->client, d->key, a->is, puts, n, e);
+}
+
+/* Asks what the rules want to know. The text that it may return is the answer's value. */
+static char *ask(struct rdzv_discovery *f, const struct etcd_action *a, struct etcd_answer *answer,
+                 struct err *e)
 {
     struct rdzv_etcd *d = f->etcd;
-    char round[48], *now = NULL;
-    int rc = d->lease ? 0 : etcd_grant(d->client, f->lease_s, &d->lease, e);
-    round_text(round, list);
-    const struct etcd_put puts[] = {{d->key, line, d->lease}, {d->round_key, round, 0}};
-    if (rc == 0)
-        rc = etcd_put_if(d->client, d->key, is, puts, list.counter ? 2 : 1, e);
-    if (rc == 0) /* or an answer was lost */
-        rc = etcd_get(d->client, d->key, &now, e);
-    bool ours = rc == 1 || (rc == 0 && now && strcmp(now, line) == 0);
-    free(now);
-    if (ours) {
-        set_line(f, line);
-        d->recorded = list;
-    } else {
-        lose_key(f);
+    char *value = NULL;
+    int rc = 0;
+    switch (a->act) {
+    case ETCD_ACT_READ:
+        rc = read_key(d, answer, &value, e);
+        break;
+    case ETCD_ACT_ROUND:
+        rc = read_round(d, &answer->round, e);
+        break;
+    case ETCD_ACT_GRANT:
+        rc = etcd_grant(d->client, d->lease_s, &answer->lease, e);
+        break;
+    case ETCD_ACT_PUT:
+        rc = put(d, a, e);
+        break;
+    case ETCD_ACT_RENEW:
+        rc = etcd_keep_alive(d->client, a->lease, e);
+        break;
+    case ETCD_ACT_REVOKE:
+        rc = etcd_revoke(d->client, a->lease, e);
+        break;
+    case ETCD_ACT_PAUSE:
+        usleep(ETCD_PAUSE_NS / 1000);
+        rc = atomic_load(&f->stop) ? -ECANCELED : 0;
+        break;
+    case ETCD_ACT_DONE:
+        break;
     }
-    return rc < 0 ? rc : ours;
+    answer->yes = rc > 0;
+    answer->rc = rc < 0 ? rc : 0;
+    answer->why = rc < 0 ? e->msg : "";
+    answer->revision = rc < 0 ? 0 : etcd_revision(d->client);
+    return value;
 }
 
-/* ----------------------------------------------------------------------------------------- look */
-
-/* The key is another launcher's. */
-static void join_value(struct rdzv_discovery *f, char *value)
+/* Where another coordinator is. */
+static void found(struct rdzv_discovery *f, const char *line)
 {
     struct notice_board b;
-    if (strncmp(value, CLAIM, strlen(CLAIM)) == 0) {
-        not_now(f, "a launcher is about to become the coordinator");
-    } else if (notice_board_parse(value, &b)) {
+    char *copied = xstrdup(line);
+    if (notice_board_parse(copied, &b) && b.naddrs > 0) {
         notice_board_join(f, &b);
-    } else {
-        text_set(f->why, sizeof(f->why), "etcd: something else is in the key %s", f->etcd->key);
-        f->status = -EINVAL;
+        f->reported = b.addrs[0];
+        f->found = true;
     }
+    free(copied);
 }
 
-/* Nobody has the key. */
-static void claim(struct rdzv_discovery *f)
+/* The operation that has begun, to its end. */
+static void run(struct rdzv_discovery *f)
 {
-    struct err e = ERR_INIT;
-    struct generation round;
-    char text[64];
-    int rc = get_round(f, &round, &e);
-    if (rc < 0) {
-        trouble(f, rc, &e);
-        return;
+    struct etcd_action a = {.act = ETCD_ACT_READ};
+    f->found = false;
+    f->status = f->naddrs = 0;
+    while (a.act != ETCD_ACT_DONE && etcd_rules_next(f->etcd->rules, &a)) {
+        struct etcd_answer answer = {0};
+        struct err e = ERR_INIT;
+        if (a.act == ETCD_ACT_DONE)
+            break;
+        char *value = ask(f, &a, &answer, &e);
+        etcd_rules_answered(f->etcd->rules, &answer, lease_clock_ns());
+        free(value);
     }
-    if (round.counter && !f->etcd->lost_ns)
-        f->etcd->lost_ns = mono_ns();
-    if (f->is_host == 0) {
-        not_now(f, "no launcher has become the coordinator");
-        return;
-    }
-    if (round.counter && mono_ns() - f->etcd->lost_ns < WAIT_NS) {
-        not_now(f, "the coordinator is lost, and its nodes may be about to elect another one");
-        return;
-    }
-    text_set(text, sizeof(text), CLAIM "%d %" PRIx64, (int)getpid(), mono_ns());
-    rc = take_key(f, NULL, text, (struct generation){0}, &e);
-    if (rc < 0)
-        trouble(f, rc, &e);
-    else if (rc == 0)
-        not_now(f, "a launcher is about to become the coordinator");
+    if (a.outcome == ETCD_THEIRS)
+        found(f, a.value);
+    f->kept = a.outcome == ETCD_OURS;
+    f->locked = etcd_rules_holds(f->etcd->rules);
+    f->status = a.outcome == ETCD_FAILED ? a.rc : a.outcome == ETCD_WAIT ? -EAGAIN : 0;
+    text_set(f->why, sizeof(f->why), "%s", f->status < 0 ? a.why : "");
 }
+
+/* ----------------------------------------------------------------------------------- operations */
 
 static void etcd_look(struct rdzv_discovery *f)
 {
     struct err e = ERR_INIT;
-    char *value = NULL;
-    f->naddrs = 0;
     if (rdzv_discovery_resolve_local(f) < 0)
         return;
     int rc = f->etcd->config.tls ? tls_load(&e) : 0;
-    if (rc == 0)
-        rc = etcd_get(f->etcd->client, f->etcd->key, &value, &e);
     if (rc < 0) {
-        trouble(f, rc, &e);
-    } else if (value && f->etcd->line && strcmp(value, f->etcd->line) == 0) {
-        f->locked = true; /* since the last look */
-    } else {
-        lose_key(f);
-        if (value)
-            join_value(f, value);
-        else
-            claim(f);
+        text_set(f->why, sizeof(f->why), "%s", e.msg);
+        f->status = rc;
+        return;
     }
-    free(value);
+    etcd_rules_look(f->etcd->rules, f->etcd->claim, lease_clock_ns());
+    run(f);
 }
 
 static enum rdzv_role etcd_decide(struct rdzv_discovery *f, struct err *e)
@@ -257,136 +236,32 @@ static enum rdzv_role etcd_decide(struct rdzv_discovery *f, struct err *e)
     }
     if (rc < 0)
         return RDZV_ROLE_RETRY;
-    if (!f->locked)
+    if (f->found)
         return RDZV_ROLE_JOIN;
     return rdzv_discovery_host(f, 0);
 }
 
-/* ------------------------------------------------------------------------- publish, keep, withdraw
- */
-
-static int publish_once(struct rdzv_discovery *f, const char *line, struct err *e)
-{
-    struct rdzv_etcd *d = f->etcd;
-    const struct etcd_put puts[] = {{d->key, line, d->lease}, {d->round_key, NULL, 0}};
-    char *now = NULL;
-    int rc = etcd_put_if(d->client, d->key, d->line, puts, 2, e);
-    if (rc == 0) /* or an answer was lost */
-        rc = etcd_get(d->client, d->key, &now, e);
-    if (rc == 0)
-        rc = now && strcmp(now, line) == 0
-                 ? 1
-                 : err_set(e, -ESTALE, "etcd: the lease of %s ended before this node was ready",
-                           d->key);
-    free(now);
-    return rc;
-}
-
-/* A new job: the list of an earlier one is none of its own. */
 static void etcd_publish(struct rdzv_discovery *f)
 {
-    char line[NOTICE_BOARD_MAX];
-    struct err e = ERR_INIT;
-    int rc = 0;
-    notice_board_format(f, line, sizeof(line));
-    for (int i = 0; i < PUBLISHES && rc <= 0 && rc != -ESTALE && !atomic_load(&f->stop); i++) {
-        if (i)
-            usleep(PUBLISH_MS * 1000);
-        rc = publish_once(f, line, &e);
-    }
-    f->status = 0;
-    if (rc < 0)
-        trouble(f, rc, &e);
-    else
-        set_line(f, line);
+    etcd_rules_publish(f->etcd->rules, line_of(f), lease_clock_ns());
+    run(f);
+    if (f->status == -EAGAIN) /* everything ends */
+        f->status = 0;
 }
 
 static void etcd_withdraw(struct rdzv_discovery *f)
 {
-    struct rdzv_etcd *d = f->etcd;
-    struct err e = ERR_INIT;
-    const struct etcd_put puts[] = {{d->key, NULL, 0}, {d->round_key, NULL, 0}};
-    if (d->line && atomic_load(&f->over))
-        etcd_put_if(d->client, d->key, d->line, puts, 2, &e);
-    lose_key(f); /* the key goes with its lease */
-}
-
-/* Whether this coordinator may take the key from that of the round: it was elected after it, or the
- * other one is known to have ended, and this candidate knows who has a vote. */
-static bool may_oust(const struct rdzv_discovery *f, struct generation round)
-{
-    bool ended = round.epoch && round.epoch == f->dead_epoch;
-    return (f->leads && round.epoch < f->list_gen.epoch) ||
-           (ended && !generation_before(f->list_gen, round));
-}
-
-/* The value is another coordinator's. */
-static int oust(struct rdzv_discovery *f, char *value, struct err *e)
-{
-    struct notice_board b;
-    struct generation round;
-    char line[NOTICE_BOARD_MAX], *was = xstrdup(value);
-    int rc = get_round(f, &round, e);
-    if (rc == 0 && may_oust(f, round)) {
-        notice_board_format(f, line, sizeof(line));
-        rc = take_key(f, was, line, f->list_gen, e);
-    } else if (rc == 0 && notice_board_parse(value, &b) && b.naddrs > 0) {
-        f->reported = b.addrs[0];
-        f->found = true;
-    }
-    free(was);
-    return rc;
-}
-
-static int get_key(struct rdzv_discovery *f, struct err *e)
-{
-    char line[NOTICE_BOARD_MAX], *value;
-    struct generation round;
-    int rc = etcd_get(f->etcd->client, f->etcd->key, &value, e);
-    if (rc == 0 && value) {
-        rc = oust(f, value, e);
-        free(value);
-        return rc;
-    }
-    if (rc == 0)
-        rc = get_round(f, &round, e);
-    if (rc < 0 || generation_before(f->list_gen, round))
-        return rc; /* this candidate does not know who has a vote */
-    notice_board_format(f, line, sizeof(line));
-    return take_key(f, NULL, line, f->list_gen, e);
-}
-
-/* 1: the key is this node's, and the list is recorded. */
-static int renew_key(struct rdzv_discovery *f, struct err *e)
-{
-    struct rdzv_etcd *d = f->etcd;
-    char round[48], *value = NULL;
-    bool newer = generation_before(d->recorded, f->list_gen);
-    const struct etcd_put puts[] = {{d->round_key, round, 0}};
-    round_text(round, f->list_gen);
-    int rc = etcd_put_if(d->client, d->key, d->line, puts, newer, e);
-    if (rc == 1)
-        rc = etcd_keep_alive(d->client, d->lease, e);
-    if (rc == 1)
-        d->recorded = newer ? f->list_gen : d->recorded;
-    if (rc == 0) {
-        lose_key(f);
-        rc = etcd_get(d->client, d->key, &value, e);
-        if (rc == 0 && value)
-            rc = oust(f, value, e);
-        free(value);
-    }
-    return rc;
+    etcd_rules_withdraw(f->etcd->rules, atomic_load(&f->over), lease_clock_ns());
+    run(f);
 }
 
 static void etcd_keep(struct rdzv_discovery *f)
 {
-    struct err e = ERR_INIT;
     f->kept_ns = lease_clock_ns();
-    f->found = false;
-    int rc = f->etcd->line ? renew_key(f, &e) : get_key(f, &e);
-    f->kept = rc == 1;
-    text_set(f->why, sizeof(f->why), "%s", rc < 0 ? e.msg : "");
+    etcd_rules_keep(f->etcd->rules, &f->by, line_of(f), f->kept_ns);
+    run(f);
+    if (f->status == -EAGAIN) /* no trouble of etcd's */
+        f->why[0] = '\0';
     if (atomic_load(&f->stop))
         etcd_withdraw(f);
 }

@@ -43,6 +43,7 @@
 #include "launcher/options/job_build.h"
 #include "launcher/options/plan.h"
 #include "launcher/options/programs.h"
+#include "launcher/options/requeue_rules.h"
 #include "launcher/options/sbatch.h"
 #include "launcher/options/time_limit.h"
 #include "launcher/options/token.h"
@@ -66,9 +67,10 @@ struct run {
     struct control *control;
     struct metrics *metrics;
     struct notify notify;
-    bool done;     /* the agent is */
-    bool remote;   /* a head waits for the result */
-    bool requeues; /* --requeue, and it is this launcher's part to ask for it */
+    bool done;          /* the agent is */
+    bool remote;        /* a head waits for the result */
+    bool wants_requeue; /* --requeue */
+    enum requeue_part requeue;
     int exit_status;
 };
 
@@ -164,6 +166,22 @@ static void on_event(void *arg)
     control_events_changed(((struct run *)arg)->control);
 }
 
+/* Whose part it is to ask Slurm. */
+static void note_requeue(struct run *r, int exit_status, const struct rdzv_info *info)
+{
+    const char *node = getenv("SLURM_NODEID");
+    const struct requeue_end end = {.wanted = r->wants_requeue,
+                                    .time_is_over = exit_status == EXIT_TIME_LIMIT,
+                                    .decided = info->decided.epoch != 0,
+                                    .coordinator = info->coordinator,
+                                    .first_node = !node || strcmp(node, "0") == 0};
+    r->requeue = requeue_part(&end);
+    if (r->requeue == REQUEUE_FIRST_NODE)
+        log_notice("%s", requeue_reason(r->requeue));
+    else if (r->requeue == REQUEUE_COORDINATOR)
+        log_verbose("%s", requeue_reason(r->requeue));
+}
+
 static void on_end(void *arg, int exit_status, const char *text)
 {
     struct run *r = arg;
@@ -174,8 +192,7 @@ static void on_end(void *arg, int exit_status, const char *text)
     snprintf(decided, sizeof(decided), REMOTE_DECIDED, (unsigned long long)by->epoch, by->counter);
     if (r->remote && by->epoch)
         notify_send(&r->notify, decided);
-    r->requeues &= exit_status == EXIT_TIME_LIMIT &&
-                   time_limit_requeues(by->epoch != 0, s.rdzv.coordinator, getenv("SLURM_NODEID"));
+    note_requeue(r, exit_status, &s.rdzv);
     control_keep(r->control, exit_status, text);
 }
 
@@ -231,7 +248,7 @@ static void run_loop(struct run *r)
         uv_walk(&r->loop, count_handle, &nopen);
     }
     notify_close(&r->notify);
-    if (r->requeues && r->exit_status == EXIT_TIME_LIMIT)
+    if (r->requeue == REQUEUE_ASK && r->exit_status == EXIT_TIME_LIMIT)
         time_limit_requeue();
     if (uv_loop_close(&r->loop) < 0) {
         fflush(NULL);
@@ -431,7 +448,7 @@ static int run_job(const struct job_spec *job, struct options *o, const struct r
                       .pid = getpid(),
                       .daemon = &b.daemon,
                       .remote = remote != NULL,
-                      .requeues = opt_flag(o, OPT_requeue),
+                      .wants_requeue = opt_flag(o, OPT_requeue),
                       .notify = {remote ? remote->state_fd : -1}};
     mpir_init(job->mpir, job->path);
     status = guardian_run(&opts, agent_process, &run);

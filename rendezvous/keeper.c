@@ -9,10 +9,9 @@
 #include "rendezvous/discovery/backends.h"
 #include "rendezvous/discovery/rdzv_name.h"
 #include "rendezvous/rdzv_rules.h"
+#include "rendezvous/rules/keep.h"
 #include "rendezvous/rules/text.h"
 #include "rendezvous/wire/auth.h"
-
-#define KEEP_SOON_MS 250 /* between attempts to get what another node has published */
 
 /* The period of the redirects. It is much shorter than the last call, before whose end a job of MIN
  * nodes does not begin. One redirect costs a refused connection, or a handshake with a standby. */
@@ -25,8 +24,8 @@ struct keeper {
     bool keeping, telling;       /* a step waits or runs on the pool */
     struct generation keep_list; /* that was the newest one then */
     bool keep_warned;            /* that the place cannot be reached */
-    uint64_t split_brain_ns;     /* since when two jobs have this id; 0: only one has */
-    bool split_brain_logged, wrong_key_logged;
+    struct two_jobs two_jobs;
+    bool wrong_key_logged;
     bool stopped;
     void (*on_closed)(void *arg);
     void *on_closed_arg;
@@ -45,14 +44,6 @@ static void keep_after(struct keeper *k, uint64_t ms)
 {
     if (keeps(k) && !k->stopped)
         uv_timer_start(&k->keep, on_keep, ms, 0);
-}
-
-/* The period of renewals: each heartbeat, which is often enough for a lease of the dead time. */
-static uint64_t keep_ms(const struct keeper *k)
-{
-    uint64_t third = rdzv_config_dead_ns(k->config.config) / 3000000;
-    uint64_t beat = (uint64_t)(k->config.config->keep_alive_interval * 1000);
-    return beat < third ? beat : third;
 }
 
 static void warn_of_keeping(struct keeper *k, const char *why)
@@ -77,19 +68,25 @@ static void prepare_to_keep(void *arg, struct rdzv_discovery *f)
     f->listen_port = endpoint_port(k->config.endpoint);
 }
 
+static void follow(struct keeper *k, enum keep_verdict verdict, const struct rdzv_discovery *f)
+{
+    if (verdict == KEEP_VOTE)
+        coordinator_hear_arbiter(k->config.coordinator, f->ops->name, f->kept_ns);
+    else if (verdict == KEEP_MOVE || verdict == KEEP_TWO_JOBS)
+        keeper_elsewhere(k, &f->reported, verdict == KEEP_TWO_JOBS);
+}
+
 static void on_kept(void *arg, struct rdzv_discovery *f)
 {
     struct keeper *k = arg;
     struct coordinator *c = k->config.coordinator;
     k->keeping = false;
+    uint64_t beat_ns = (uint64_t)(k->config.config->keep_alive_interval * 1e9);
+    uint64_t dead_ns = rdzv_config_dead_ns(k->config.config);
     warn_of_keeping(k, f->why);
-    if (f->kept)
-        coordinator_hear_arbiter(c, f->ops->name, f->kept_ns);
-    else if (f->found && !coordinator_is_elected(c)) /* else votes decide */
-        keeper_elsewhere(k, &f->reported, coordinator_has_begun(c));
-    /* A candidate waits for the end of the lease of the coordinator that was. */
-    bool soon = !f->kept && coordinator_stands(c);
-    keep_after(k, soon && keep_ms(k) > KEEP_SOON_MS ? KEEP_SOON_MS : keep_ms(k));
+    follow(k, keep_verdict(f->kept, f->found, coordinator_is_elected(c), coordinator_has_begun(c)),
+           f);
+    keep_after(k, keep_again_ns(beat_ns, dead_ns, f->kept, coordinator_stands(c)) / 1000000);
 }
 
 static void on_keep(uv_timer_t *timer)
@@ -114,19 +111,12 @@ void keeper_advance(struct keeper *k)
 
 /* ------------------------------------------------------------------------------------ redirects */
 
-/* Warns of a second job with the same run id. A coordinator of this job that was only cut off does
- * not cause the warning: it detects that it has no majority, and ends within twice the dead time.
- */
+/* Warns of a second job with the same run id. */
 static void warn_of_split_brain(struct keeper *k, const struct netaddr *there)
 {
     char where[ADDR_STRLEN + 8];
-    uint64_t now = mono_ns();
-    if (!k->split_brain_ns)
-        k->split_brain_ns = now;
-    if (k->split_brain_logged ||
-        now - k->split_brain_ns < 2 * rdzv_config_dead_ns(k->config.config))
+    if (!two_jobs_seen(&k->two_jobs, rdzv_config_dead_ns(k->config.config), mono_ns()))
         return;
-    k->split_brain_logged = true;
     log_warn("another job with the id '%s' runs at %s, begun apart from this one: stop one of the "
              "two, or give it another --rdzv_id",
              k->config.config->run_id, netaddr_format(there, where, sizeof(where)));
@@ -146,7 +136,7 @@ static void warn_of_wrong_key(struct keeper *k, const struct rdzv_discovery *f)
 
 void keeper_elsewhere(struct keeper *k, const struct netaddr *there, bool begun)
 {
-    if (begun)
+    if (keep_elsewhere(begun) == KEEP_TWO_JOBS)
         warn_of_split_brain(k, there);
     else if (!k->stopped)
         k->config.on_elsewhere(k->config.arg, there);
@@ -176,7 +166,7 @@ static void on_told(void *arg, struct rdzv_discovery *f)
     if (f->split_brain.len)
         warn_of_split_brain(k, &f->split_brain);
     else
-        k->split_brain_ns = 0;
+        k->two_jobs.since_ns = 0;
 }
 
 static void on_redirect(uv_timer_t *timer)

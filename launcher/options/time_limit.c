@@ -16,6 +16,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/parse.h"
+#include "launcher/options/requeue_rules.h"
 
 #define ANSWER_S 20 /* for scontrol, which waits 10 s for Slurm's controller by default */
 
@@ -209,11 +210,6 @@ int time_limit_read(struct options *o, char *const *envp, struct err *e)
     return env_number(envp, "SLURM_NODEID") > 0 ? 0 : ask_slurm(o, job, e);
 }
 
-bool time_limit_requeues(bool decided, bool coordinator, const char *slurm_nodeid)
-{
-    return decided ? coordinator : !slurm_nodeid || strcmp(slurm_nodeid, "0") == 0;
-}
-
 void time_limit_requeue(void)
 {
     const char *id = getenv("SLURM_JOB_ID");
@@ -224,6 +220,10 @@ void time_limit_requeue(void)
         return;
     log_notice("Slurm job %ld goes back into the queue (--requeue)", job);
     char *const requeue[] = {(char *)"requeue", NULL};
-    if (ask_scontrol(requeue, job, line, sizeof(line), &e) < 0)
+    if (ask_scontrol(requeue, job, line, sizeof(line), &e) == 0)
+        return;
+    if (requeue_is_done(e.msg))
+        log_notice("Slurm job %ld is in the queue already", job);
+    else
         log_error("--requeue: %s", e.msg);
 }

@@ -109,14 +109,16 @@ static int read_key(const struct rdzv_etcd *d, struct etcd_answer *a, char **val
     return rc;
 }
 
-static int read_round(const struct rdzv_etcd *d, struct generation *g, struct err *e)
+static int read_round(const struct rdzv_etcd *d, struct etcd_answer *a, struct err *e)
 {
+    struct generation *g = &a->round;
     char *value;
-    unsigned counter = 0;
+    unsigned counter = 0, taken = 0;
     int rc = etcd_get(d->client, d->round_key, &value, e);
-    if (value && sscanf(value, "%16" SCNx64 " %u", &g->epoch, &counter) != 2)
+    if (value && sscanf(value, "%16" SCNx64 " %u %u", &g->epoch, &counter, &taken) < 2)
         rc = err_set(e, -EINVAL, "etcd: something else is in the key %s", d->round_key);
     g->counter = counter;
+    a->taken = taken;
     free(value);
     return rc;
 }
@@ -126,7 +128,8 @@ static int put(const struct rdzv_etcd *d, const struct etcd_action *a, struct er
     char round[48];
     struct etcd_put puts[2];
     int n = 0;
-    text_set(round, sizeof(round), "%016" PRIx64 " %u", a->round.epoch, (unsigned)a->round.counter);
+    text_set(round, sizeof(round), "%016" PRIx64 " %u%s", a->round.epoch,
+             (unsigned)a->round.counter, a->taken ? " 1" : "");
     if (a->key != ETCD_LEAVE)
         puts[n++] = (struct etcd_put){d->key, a->key == ETCD_SET ? a->value : NULL, a->lease};
     if (a->record != ETCD_LEAVE)
@@ -146,7 +149,7 @@ static char *ask(struct rdzv_discovery *f, const struct etcd_action *a, struct e
         rc = read_key(d, answer, &value, e);
         break;
     case ETCD_ACT_ROUND:
-        rc = read_round(d, &answer->round, e);
+        rc = read_round(d, answer, e);
         break;
     case ETCD_ACT_GRANT:
         rc = etcd_grant(d->client, d->lease_s, &answer->lease, e);

@@ -46,6 +46,7 @@ struct op {
     enum etcd_value found_kind;
     bool again;         /* the key was lost in this operation */
     bool renews;        /* the PUT renews what this launcher holds */
+    bool granted;       /* the lease is new */
     uint64_t counts_ns; /* the vote counts from then on, if the PUT takes the key */
     struct etcd_action done;
     char why[ERR_MSG_MAX];
@@ -183,7 +184,8 @@ static void put(struct etcd_rules *r, const char *is, enum etcd_change record)
                                   .value = o->value,
                                   .key = o->value ? ETCD_SET : ETCD_DELETE,
                                   .record = record,
-                                  .round = o->by.list};
+                                  .round = o->by.list,
+                                  .taken = !o->by.begun}; /* the list is another's */
     go(r, r->lease || !o->value ? PUT : GRANT);
 }
 
@@ -208,11 +210,12 @@ static void renew(struct etcd_rules *r)
 }
 
 /* Whether this coordinator may take the key from that of the round: it was elected after it; or the
- * other one is known to have ended, and this candidate knows who has a vote; or the other one has
+ * other one is known to have ended, no candidate has followed it, and this one knows who has a
+ * vote; or the other one has
  * begun no round, which etcd has let it do because it had forgotten this one. */
-static bool may_oust(const struct etcd_coordinator *c, struct generation round)
+static bool may_oust(const struct etcd_coordinator *c, struct generation round, bool taken)
 {
-    bool ended = round.epoch && round.epoch == c->dead_epoch;
+    bool ended = round.epoch && round.epoch == c->dead_epoch && !taken;
     return (c->leads && round.epoch < c->list.epoch) ||
            (ended && !generation_before(c->list, round)) || (c->begun && !round.counter);
 }
@@ -221,8 +224,7 @@ static bool may_oust(const struct etcd_coordinator *c, struct generation round)
 static bool may_have_forgotten(struct etcd_rules *r, struct generation round)
 {
     const struct op *o = &r->op;
-    bool known = !o->by.list.counter || generation_equal(o->by.list, round);
-    if (known)
+    if (!generation_before(round, o->by.list))
         r->unknown_ns = 0;
     else if (!r->unknown_ns)
         r->unknown_ns = o->began_ns;
@@ -230,12 +232,12 @@ static bool may_have_forgotten(struct etcd_rules *r, struct generation round)
            (r->back_ns && o->began_ns - r->back_ns < r->config.dead_ns);
 }
 
-static void keep_from(struct etcd_rules *r, struct generation round)
+static void keep_from(struct etcd_rules *r, struct generation round, bool taken)
 {
     const struct etcd_coordinator *c = &r->op.by;
     uint64_t now = r->op.began_ns;
     bool doubt = may_have_forgotten(r, round);
-    if (r->op.found && may_oust(c, round))
+    if (r->op.found && may_oust(c, round, taken))
         take(r, r->op.found, round.counter ? now : counts_from(r));
     else if (r->op.found)
         finish(r, r->op.found_kind == ETCD_LINE ? ETCD_THEIRS : ETCD_WAIT, 0, ABOUT_TO);
@@ -284,7 +286,7 @@ static void on_own(struct etcd_rules *r)
     const struct hold *h = &r->hold;
     bool there = same(h->line, r->op.found);
     if (there && h->sure && r->op.kind == LOOK)
-        keep_vote(r);
+        finish(r, ETCD_OURS, 0, NULL);
     else if (there && r->op.kind == KEEP && h->sure)
         renew(r);
     else /* once more: it may hang on a lease that nobody renews */
@@ -328,7 +330,7 @@ static void on_put(struct etcd_rules *r, const struct etcd_answer *a)
     if (o->kind == WITHDRAW) {
         lose(r);
         finish(r, ETCD_OURS, 0, NULL);
-    } else if (a->yes && o->renews) {
+    } else if (a->yes && o->kind == KEEP && !o->granted) {
         go(r, RENEW);
     } else if (a->yes) {
         on_taken(r);
@@ -346,6 +348,10 @@ static void on_put(struct etcd_rules *r, const struct etcd_answer *a)
 
 static void on_renewed(struct etcd_rules *r, bool lives)
 {
+    if (lives && !r->op.renews) {
+        on_taken(r);
+        return;
+    }
     if (lives) {
         if (r->op.put.record == ETCD_SET)
             r->hold.recorded = r->op.by.list;
@@ -411,11 +417,12 @@ void etcd_rules_answered(struct etcd_rules *r, const struct etcd_answer *a, uint
         on_read(r, a);
     } else if (s == ROUND) {
         if (r->op.kind == KEEP)
-            keep_from(r, a->round);
+            keep_from(r, a->round, a->taken);
         else
             look_at(r, a->round, now);
     } else if (s == GRANT) {
         r->lease = a->lease;
+        r->op.granted = true;
         go(r, PUT);
     } else if (s == PUT) {
         on_put(r, a);
@@ -478,7 +485,7 @@ void etcd_rules_check(const struct etcd_rules *r)
     assert(!r->hold.line || r->lease);
     assert(r->hold.line || (!r->hold.sure && !r->hold.recorded.counter));
     assert(!r->lease || !r->old_lease || r->lease != r->old_lease);
-    assert(s != RENEW || (r->hold.sure && r->op.renews && r->op.kind == KEEP));
+    assert(s != RENEW || (r->op.kind == KEEP && (r->hold.sure || !r->op.renews)));
     assert(s != REVOKE || r->old_lease);
     assert(s != PAUSE || r->op.kind == PUBLISH);
     /* A look never changes what is recorded, a coordinator never deletes it, and what a launcher

@@ -4,7 +4,8 @@
  *
  *     coordinator   where the coordinator is (a line), under a lease of the launcher that hosts it;
  *                   before that launcher listens, a claim
- *     round         the newest list of members that has a vote of etcd. Not under a lease
+ *     round         the newest list of members that has a vote of etcd, and whether a candidate has
+ *                   taken the key since, be it elected, and has begun no round. Not under a lease
  *
  * What a launcher that looks finds, and does:
  *
@@ -44,7 +45,8 @@
  * - A candidate gets it only if it knows the list in `round` or a newer one; and a list with a vote
  *   of etcd counts when it is in `round` (has_vote in rdzv_election.c).
  * - A coordinator that the members have elected without etcd takes the key from the former one,
- *   which then can no longer renew it; and a candidate takes it from one whose end is proven.
+ *   which then can no longer renew it; and a candidate takes it from one whose end is proven, but
+ *   not from another candidate.
  *
  * etcd may forget: it is started again without its data, or with older data. It may then have given
  * its vote a moment ago, and not know it. So:
@@ -116,6 +118,7 @@ struct etcd_answer {
     enum etcd_value kind;    /* READ */
     const char *value;       /* READ; NULL: nothing */
     struct generation round; /* ROUND; zero: there is none */
+    bool taken;              /* ROUND: by a candidate */
 };
 void etcd_rules_answered(struct etcd_rules *r, const struct etcd_answer *a, uint64_t now);
 
@@ -151,8 +154,9 @@ struct etcd_action {
     enum etcd_act act;
     int64_t lease;
     const char *is, *value;
-    enum etcd_change key, record; /* coordinator := value under the lease; round := round */
+    enum etcd_change key, record; /* coordinator := value under the lease; round := round, taken */
     struct generation round;
+    bool taken;
     enum etcd_outcome outcome;
     int rc;
     const char *why;

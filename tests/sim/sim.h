@@ -1,10 +1,11 @@
 /* sim.h: a job on a virtual clock: the real rules of a coordinator, of its members, of how they
- * reach it, of their agents and of dlaunch -H, with workers that are made up. A scenario is a
- * cluster and what happens to it: connections are cut, hosts fall silent, links drop one direction,
- * hold back, or deliver twice, launchers freeze, die and come back, nodes leave and join late, no
- * two clocks run alike; workers fail, by themselves or of the death of others, hang, hang in exec,
- * cannot be executed, ignore SIGTERM, do not die of SIGKILL, keep their pipes open, leave processes
- * behind; users, schedulers and --timeout stop the job. The same seed is always the same scenario.
+ * reach it, by etcd as well, of their agents and of dlaunch -H, with workers that are made up. A
+ * scenario is a cluster and what happens to it: connections are cut, hosts fall silent, links drop
+ * one direction, hold back, or deliver twice, launchers freeze, die and come back, nodes leave and
+ * join late, no two clocks run alike; workers fail, by themselves or of the death of others, hang,
+ * hang in exec, cannot be executed, ignore SIGTERM, do not die of SIGKILL, keep their pipes open,
+ * leave processes behind; users, schedulers and --timeout stop the job. The same seed is always the
+ * same scenario.
  *
  * After every event, for as long as it lasts:
  *   I1   the ranks of a round are unique and dense
@@ -41,6 +42,11 @@
  *        tell the same; a status of its own has a reason
  *   I23  a coordinator that has begun no round is given up when an elected one of the job says
  *        where it is, and its node goes there
+ *   I24  etcd votes for no candidate within the dead time of its vote for another coordinator of
+ *        the job, unless that one is known to have ended, be it that etcd has forgotten its vote;
+ *        and no launcher takes its own line in etcd for another's
+ *   I25  a job that ends for want of time goes into Slurm's queue once, by one of its launchers, or
+ *        a launcher says why it does not; and no other job does
  *
  * And when the faults have stopped:
  *   I7   everything comes to an end in time
@@ -50,8 +56,10 @@
  *     sim_coordinator.c  drives rdzv_state, and stands for the workers' store
  *     sim_member.c       drives member_state
  *     sim_reach.c        drives reach, which finds the coordinator or makes one
+ *     sim_etcd.c         drives etcd_rules, and stands for etcd
  *     sim_beat.c         stands for the threads of the heartbeats
  *     sim_agent.c        drives agent_rules
+ *     sim_requeue.c      drives requeue_rules, and stands for Slurm
  *     sim_worker.c       stands for the workers
  *     sim_guardian.c     stands for the guardian
  *     sim_head.c         drives head_rules
@@ -65,6 +73,9 @@
 #include "agent/rules/agent_rules.h"
 #include "core/mem.h"
 #include "launcher/hosts/head_rules.h"
+#include "launcher/options/requeue_rules.h"
+#include "rendezvous/rules/etcd_rules.h"
+#include "rendezvous/rules/keep.h"
 #include "rendezvous/rules/member_state.h"
 #include "rendezvous/rules/reach.h"
 #include "rendezvous/rules/rdzv_state.h"
@@ -97,6 +108,9 @@ enum sim_kind {
     EV_DRAINED,          /* the same */
     EV_REQUEST,          /* node; number: enum sim_request */
     EV_STORE_WRITE,      /* node of the store; number: which of W.clients */
+    EV_KEEP,             /* node: its keeper renews the coordinator's address in etcd */
+    EV_ETCD_ANSWER,      /* node; number: which question */
+    EV_ETCD_LOST,        /* the same: there was no answer in time */
     /* Events that happen even while the process is frozen: */
     EV_BEAT,          /* link: its node's thread sends a heartbeat */
     EV_BEAT_UP,       /* link; number: when it was sent, second: what it has seen, lease */
@@ -118,6 +132,7 @@ enum sim_kind {
     EV_FREED, /* the same: the kernel has freed its memory */
     EV_GONE,  /* node; number: how long a request may take: has it ended the workers? */
     EV_BORED, /* node: its user stops what hangs */
+    EV_ETCD_ASKED,  /* node; number: which question */
     EV_HEAD_HEARS,  /* host; number: what it tells the head */
     EV_HOST_HEARS,  /* host; number: what the head tells it */
     EV_HEAD_SIGNAL, /* number: the signal */
@@ -177,6 +192,7 @@ struct sim_link {
     uint64_t held_until[2]; /* what has waited arrives then, and nothing before it */
     bool said_hello;        /* to the coordinator, */
     struct node_id id;      /* and who it was */
+    bool arbiter;           /* there is none: a coordinator counts etcd as a witness */
     bool beats;             /* there is one for heartbeats beside it */
     uint64_t beat_heard, beat_touch;               /* the coordinator's thread's, its clock */
     uint64_t beat_seen, beat_answered, beat_lease; /* the node's thread's */
@@ -261,6 +277,21 @@ struct sim_node {
     int nproc;
     char run_id[16];
 
+    /* What it asks etcd: one question of one operation at a time. */
+    struct sim_asker {
+        struct etcd_rules *rules; /* NULL: there is no etcd */
+        unsigned op, wanted;      /* under way; a bit for each that waits */
+        size_t asked;             /* the question, from 1 on; 0: none */
+        uint64_t cut_until;
+        uint64_t keep_at;
+        /* Its coordinator, for the newest renewal, and when that began. */
+        struct etcd_coordinator by;
+        uint64_t kept_ns, kept_clock; /* our time, its own */
+        bool elected;
+        unsigned hosted, kept_for; /* how many coordinators it has had; which one that was for */
+        int arbiter;               /* a link; -1 */
+    } etcd;
+
     /* The agent of the node. */
     struct agent_rules *agent;
     uint64_t agent_tick_at;
@@ -291,11 +322,12 @@ struct sim_node {
     uint64_t guard_at; /* when that looks next */
     bool reset;        /* the network reset its connection: it may have been taken for dead */
     enum sim_obstruction obstruction;
-    uint64_t obstructions; /* how many there have been */
-    int endpoint;          /* of W.endpoints, that it asks next for the coordinator */
-    uint64_t idle_ns;      /* when its workers last ended */
-    uint64_t left_ns;      /* when it was told to leave */
-    int follows;           /* the node whose coordinator it last joined; -1 */
+    uint64_t obstructions;     /* how many there have been */
+    int endpoint;              /* of W.endpoints, that it asks next for the coordinator */
+    uint64_t idle_ns;          /* when its workers last ended */
+    uint64_t left_ns;          /* when it was told to leave */
+    enum requeue_part requeue; /* what its launcher does at its end */
+    int follows;               /* the node whose coordinator it last joined; -1 */
     int follows_incarnation;
     uint64_t second; /* its messages in it: */
     int in_second;
@@ -340,6 +372,28 @@ struct sim_head {
     bool codes[256]; /* statuses for which it may end the job itself */
 };
 
+/* The servers of etcd, as one. */
+#define ETCD_LEASES 64
+#define ETCD_JOBS   64
+struct sim_etcd {
+    bool on;
+    char key[32]; /* coordinator */
+    int64_t lease;
+    struct generation round;
+    bool taken;
+    int64_t revision, granted;
+    struct sim_lease {
+        int64_t id; /* 0: none */
+        uint64_t end;
+    } leases[ETCD_LEASES];
+    struct sim_etcd *older;         /* a backup; NULL: none */
+    uint64_t away_until, forgot_ns; /* it does not answer; it has lost data then */
+    struct sim_vote {
+        int job, node;
+        uint64_t epoch, at;
+    } voted[ETCD_JOBS]; /* by job: the newest vote that a coordinator has counted */
+};
+
 /* A connection of a worker to the store. */
 struct sim_client {
     struct generation gen;
@@ -369,6 +423,12 @@ struct sim_world {
     int nepochs, cap_epochs, njobs;
     int half_from, half_n;
     struct sim_head head;
+    struct sim_etcd etcd;
+    struct sim_slurm {
+        bool silent;   /* slurmctld does not answer, which is said */
+        bool requeued; /* the job is in its queue again */
+        bool said;     /* a launcher has said why it is not */
+    } slurm;
     int endpoints; /* fresh launchers ask so many nodes in turn; 0: an oracle tells them */
     bool failover; /* coordinators die often */
     bool rehosts;  /* the first node hosts anew when its launcher is started again */
@@ -396,7 +456,7 @@ struct sim_total {
     uint64_t events, faults, rounds, restarts, resumes, success, failed, spares, respawns, fenced,
         guarded, elected, replayed, beats, writes, refused_writes, obstructed, forged, longest_ns,
         starts, requests, in_exec, stubborn, unkillable, left_behind, abandoned, clock_error_ns,
-        headed, head_results, moves;
+        headed, head_results, moves, votes, forgotten, requeued, requeued_twice;
 };
 extern struct sim_total sim_total;
 
@@ -465,6 +525,26 @@ void sim_reach_wanted(struct sim_node *n);
 void sim_reach_event(const struct sim_event *e);
 void sim_reach_redirect(struct sim_node *n);
 
+/* The look, or publishing, is done. to: the node that has been faster; -1: none. */
+void sim_reach_looked(struct sim_node *n, enum reach_found found, const char *why);
+void sim_reach_published(struct sim_node *n, int to);
+/* Its coordinator is given up for that of the node. */
+void sim_reach_redirected(struct sim_node *n, int to);
+
+/* sim_etcd.c */
+void sim_etcd_new(bool on);
+void sim_etcd_free(void);
+void sim_etcd_start(struct sim_node *n);
+void sim_etcd_gone(struct sim_node *n);
+void sim_etcd_look(struct sim_node *n);
+void sim_etcd_publish(struct sim_node *n);
+void sim_etcd_hosts(struct sim_node *n, bool elected);
+void sim_etcd_advance(struct sim_node *n);
+void sim_etcd_act(struct sim_node *n, const struct rdzv_action *a);
+void sim_etcd_asked(const struct sim_event *e);
+void sim_etcd_event(const struct sim_event *e);
+void sim_etcd_fault(void);
+
 /* sim_agent.c */
 void sim_agent_new(struct sim_node *n);
 void sim_agent_drain(struct sim_node *n);
@@ -490,6 +570,10 @@ void sim_head_began(const struct sim_node *n);
 void sim_head_exited(const struct sim_node *n, bool killed, bool silent);
 void sim_head_fault(void);
 void sim_head_orphan(int host);
+
+/* sim_requeue.c */
+void sim_requeue(struct sim_node *n); /* its launcher ends */
+void sim_requeue_check(void);
 
 /* sim_worker.c */
 bool sim_worker_start(struct sim_node *n, int i); /* false: there is no process */

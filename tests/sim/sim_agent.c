@@ -268,6 +268,7 @@ static void carry_out(struct sim_node *n, const struct agent_action *a)
         CHECK("I21", !n->writing, "the agent of node %d ends without its output", sim_index(n));
         n->closed = W.look = true;
         sim_head_exited(n, false, false);
+        sim_requeue(n);
         sim_trace("closes", sim_index(n), 0);
         break;
     case AGENT_DIE:

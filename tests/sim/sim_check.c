@@ -434,6 +434,7 @@ void sim_check_end(void)
     bool heads = W.head.rules && !W.head.over && !W.head.killed;
     CHECK("I7", !heads, "the head has not come to an end");
     check_rounds_apart();
+    sim_requeue_check();
     for (int i = 0; i < W.n; i++) {
         struct sim_node *n = &W.nodes[i];
         struct rdzv_state_info info;

@@ -53,6 +53,13 @@ static void put_again(struct buf *b, const struct buf *encoded)
     buf_put(b, encoded->data, encoded->len);
 }
 
+static bool is_for_arbiter(const struct rdzv_action *a)
+{
+    bool to_one = a->act != RDZV_ACT_LOG && a->act != RDZV_ACT_EVENT &&
+                  a->act != RDZV_ACT_NEW_ROUND && a->act != RDZV_ACT_FINISHED;
+    return to_one && W.links[a->conn].arbiter;
+}
+
 void sim_coordinator_drain(struct sim_node *n)
 {
     struct rdzv_action a;
@@ -61,6 +68,10 @@ void sim_coordinator_drain(struct sim_node *n)
         rdzv_state_check(n->s);
     while (rdzv_state_next(n->s, &a, sim_clock(n))) {
         struct buf b = BUF_INIT;
+        if (is_for_arbiter(&a)) {
+            sim_etcd_act(n, &a);
+            continue;
+        }
         switch (a.act) {
         case RDZV_ACT_LOG:
             if (W.loud)
@@ -117,6 +128,8 @@ void sim_coordinator_drain(struct sim_node *n)
     buf_fini(&peers);
     n->grant = rdzv_state_lease_until(n->s, sim_clock(n));
     sim_check_coordinator(n);
+    if (W.etcd.on)
+        sim_etcd_advance(n);
     retick(n);
 }
 

@@ -49,6 +49,7 @@ void sim_start(int i)
     n->m = member_state_new(&rules, sim_clock(n));
     sim_agent_new(n);
     sim_trace("start", i, (uint64_t)n->incarnation);
+    sim_etcd_start(n);
     sim_reach_new(n);
     sim_member_drain(n);
 }
@@ -75,6 +76,7 @@ void sim_kill(int i, int how)
     rdzv_state_free(n->s);
     agent_rules_free(n->agent);
     reach_free(n->reach);
+    sim_etcd_gone(n);
     n->reach = NULL;
     n->agent = NULL;
     n->m = NULL;
@@ -247,6 +249,8 @@ void sim_fault(void)
     sim_total.faults++;
     if (W.head.rules && !W.head.killed && one_in(6))
         sim_head_fault();
+    if (W.etcd.on && one_in(2))
+        sim_etcd_fault();
     switch (below(11)) {
     case 0:
     case 1:

@@ -45,10 +45,11 @@ static struct reach_member facts(const struct sim_node *n)
 
 void sim_reach_new(struct sim_node *n)
 {
-    const struct reach_rules rules = {.dead_ns = W.rules.dead_ns, .several = W.endpoints > 1};
+    const struct reach_rules rules = {
+        .dead_ns = W.rules.dead_ns, .publishes = W.etcd.on, .several = W.endpoints > 1};
     n->reach = reach_new(&rules);
     reach_listens(n->reach, W.rules.elect);
-    if (sim_index(n) == 0 && (n->incarnation == 1 || !W.rules.elect))
+    if (sim_index(n) == 0 && !W.etcd.on && (n->incarnation == 1 || !W.rules.elect))
         reach_bound(n->reach);
 }
 
@@ -191,13 +192,18 @@ static void stand(struct sim_node *n)
     sim_coordinator_new(n, rdzv_state_stand(&W.rules, &e, sim_clock(n)));
     connect_to(n, sim_index(n));
     member_state_noticed(n->m, sim_clock(n));
-    push(n, EV_REDIRECT, REDIRECTS, 0);
+    if (W.etcd.on)
+        sim_etcd_hosts(n, true);
+    else
+        push(n, EV_REDIRECT, REDIRECTS, 0);
 }
 
 static void host(struct sim_node *n)
 {
     n->job = ++W.njobs;
     sim_coordinator_new(n, rdzv_state_new(&W.rules, rdzv_epoch(1, 1 + sim_chance()), sim_clock(n)));
+    if (W.etcd.on)
+        sim_etcd_hosts(n, false);
     reach_hosted(n->reach, REACH_HOSTS, false, NULL);
 }
 
@@ -233,7 +239,10 @@ static void carry_out(struct sim_node *n, const struct reach_action *a)
         break;
     case REACH_ACT_LOOK:
         CHECK("I23", !follows_redirect(n), "node %d was redirected, and looks again", sim_index(n));
-        push(n, EV_LOOK_FOUND, W.rehosts && sim_index(n) == 0 ? 1000 : sim_delay(), a->ask);
+        if (W.etcd.on)
+            sim_etcd_look(n);
+        else
+            push(n, EV_LOOK_FOUND, W.rehosts && sim_index(n) == 0 ? 1000 : sim_delay(), a->ask);
         break;
     case REACH_ACT_HOST:
         host(n);
@@ -255,8 +264,10 @@ static void carry_out(struct sim_node *n, const struct reach_action *a)
         n->connecting = false;
         member_state_unreachable(n->m, a->refused, a->why, sim_clock(n));
         break;
-    case REACH_ACT_FAIL:
     case REACH_ACT_PUBLISH:
+        sim_etcd_publish(n);
+        break;
+    case REACH_ACT_FAIL:
         CHECK("I12", false, "node %d gives up: %s", sim_index(n), a->why ? a->why : "");
     }
 }
@@ -267,6 +278,14 @@ static void drain(struct sim_node *n)
     while (n->m && reach_next(n->reach, &a, sim_clock(n)))
         carry_out(n, &a);
     reach_check(n->reach);
+}
+
+static void settle(struct sim_node *n)
+{
+    drain(n);
+    uint64_t at = reach_deadline(n->reach);
+    if (at != UINT64_MAX)
+        push(n, EV_REACH, at > sim_clock(n) ? sim_when(n, at) - now : 1, 0);
 }
 
 void sim_reach_event(const struct sim_event *e)
@@ -281,10 +300,29 @@ void sim_reach_event(const struct sim_event *e)
         call(n, (int)e->number);
     else
         called(n, REACH_UNANSWERED, (int)e->number); /* EV_CALL_LOST */
-    drain(n);
-    uint64_t at = reach_deadline(n->reach);
-    if (at != UINT64_MAX)
-        push(n, EV_REACH, at > sim_clock(n) ? sim_when(n, at) - now : 1, 0);
+    settle(n);
+}
+
+void sim_reach_looked(struct sim_node *n, enum reach_found found, const char *why)
+{
+    reach_looked(n->reach, found, false, why);
+    settle(n);
+}
+
+void sim_reach_published(struct sim_node *n, int to)
+{
+    const struct reach_member m = facts(n);
+    if (to >= 0)
+        sim_reach_redirected(n, to);
+    reach_published(n->reach, &m, NULL, sim_clock(n));
+    settle(n);
+}
+
+void sim_reach_redirected(struct sim_node *n, int to)
+{
+    const struct netaddr there = address_of(to);
+    reach_redirected(n->reach, &there);
+    settle(n);
 }
 
 /* --------------------------------------------------------------------------------------- redirects

@@ -113,6 +113,15 @@ void sim_step(struct sim_event *event)
         if (same)
             sim_agent_bored(n);
         break;
+    case EV_KEEP:
+    case EV_ETCD_ANSWER:
+    case EV_ETCD_LOST:
+        if (same)
+            sim_etcd_event(&e);
+        break;
+    case EV_ETCD_ASKED: /* it may arrive when its sender is gone */
+        sim_etcd_asked(&e);
+        break;
     case EV_HEAD_HEARS:
     case EV_HOST_HEARS:
     case EV_HEAD_SIGNAL:
@@ -183,6 +192,7 @@ static void make_world(uint64_t seed, int nodes)
     W.nlinks = W.nwaiting = W.nrounds = W.nclients = W.nepochs = W.njobs = W.failures = W.finished =
         W.half_from = W.half_n = 0;
     W.internal = W.look = false;
+    W.slurm = (struct sim_slurm){.silent = seed % 11 == 0};
     memset(W.asked, 0, sizeof(W.asked));
     memset(W.codes, 0, sizeof(W.codes));
     W.rules = make_rules(max, nodes > 0);
@@ -200,10 +210,13 @@ static void make_world(uint64_t seed, int nodes)
     W.end = W.faults_until + 200 * SEC;
     bool ranks = !nodes && one_in(2), crowd = one_in(1000);
     bool headed = !nodes && !crowd && one_in(3);
+    sim_etcd_new(!nodes && !crowd && !headed && one_in(2));
     make_room(max + (int)below(4) + (crowd ? 100 + max / 4 : 0)); /* spares, or too many */
-    if (W.rules.elect && !nodes && one_in(2))
+    if (W.etcd.on)
+        W.rules.backend = RDZV_ETCD;
+    if (W.rules.elect && !nodes && !W.etcd.on && one_in(2))
         W.endpoints = 1 + (int)below(W.n < 5 ? (uint64_t)W.n : 5);
-    W.rehosts = W.rules.elect && !W.endpoints && !nodes && one_in(2);
+    W.rehosts = W.rules.elect && !W.endpoints && !W.etcd.on && !nodes && one_in(2);
     for (int i = 0; i < W.n; i++) {
         struct sim_node *n = &W.nodes[i];
         n->node_rank = ranks && i < max && !one_in(5) ? i
@@ -211,15 +224,16 @@ static void make_world(uint64_t seed, int nodes)
                                                       : -1;
         n->nproc = 1 + (int)below(3);
         /* Some jobs have a witness, or a coordinator that is none of the nodes. */
-        if (headed) {
-            strcpy(n->run_id, "job");
+        strcpy(n->run_id, "job");
+        if (headed)
             continue; /* it starts when it has its plan */
-        }
-        if ((i == W.n - 1 && i > 0 && seed % 3 == 1) || (i == 0 && W.n > 1 && seed % 7 == 1)) {
+        if (!W.etcd.on &&
+            ((i == W.n - 1 && i > 0 && seed % 3 == 1) || (i == 0 && W.n > 1 && seed % 7 == 1))) {
             n->nproc = 0;
             n->node_rank = -1;
         }
-        strcpy(n->run_id, !nodes && i > 0 && one_in(30) ? "other" : "job");
+        if (!nodes && i > 0 && !W.etcd.on && one_in(30))
+            strcpy(n->run_id, "other");
         uint64_t at = i == 0 ? 0 : one_in(4) && !nodes ? below(40 * SEC) : below(50 * MSEC);
         sim_push((struct sim_event){.at = now + at, .kind = EV_START, .who = i});
     }
@@ -309,6 +323,7 @@ uint64_t sim_scenario(uint64_t seed, int nodes)
     sim_head_free();
     for (int i = 0; i < W.n; i++)
         sim_kill(i, 2);
+    sim_etcd_new(false);
     sim_forget_events();
     for (int i = 0; i < W.nwaiting; i++)
         buf_fini(&W.waiting[i].bytes);
@@ -328,5 +343,6 @@ void sim_free(void)
     free(W.waiting);
     free(W.clients);
     free(W.epochs);
+    sim_etcd_free();
     W = (struct sim_world){0};
 }

@@ -78,6 +78,12 @@ static void reads_round(struct generation g)
     answer((struct etcd_answer){.round = g});
 }
 
+static void reads_taken_round(struct generation g)
+{
+    expect(ETCD_ACT_ROUND);
+    answer((struct etcd_answer){.round = g, .taken = true});
+}
+
 static void grants(int64_t lease)
 {
     expect(ETCD_ACT_GRANT);
@@ -401,8 +407,9 @@ START_TEST(the_answer_to_a_taking_is_lost)
         reads_round(list);
         grants(8);
         writes(8, NULL, MINE, ETCD_SET, true);
-    } else {
+    } else { /* the vote is for a dead time from now on, and so is the lease */
         writes(7, MINE, MINE, ETCD_SET, true);
+        renews(7, true);
     }
     ends(ETCD_OURS);
 }
@@ -466,6 +473,22 @@ START_TEST(a_candidate_waits_when_etcd_has_forgotten)
 }
 END_TEST
 
+/* It counts from when etcd is seen to have forgotten, and not from when it has known more. */
+START_TEST(a_candidate_that_knew_less)
+{
+    const struct etcd_coordinator c = {.list = list, .stands = true};
+    keep(c);
+    reads(ETCD_LINE, "its line");
+    reads_round(newer);
+    ends(ETCD_THEIRS);
+    now += DEAD;
+    keep(c);
+    reads(ETCD_NOTHING, NULL);
+    reads_round((struct generation){0});
+    ends(ETCD_WAIT);
+}
+END_TEST
+
 START_TEST(a_candidate_waits_when_etcd_goes_back)
 {
     const struct etcd_coordinator c = {.list = list, .stands = true};
@@ -522,6 +545,26 @@ START_TEST(from_another_coordinator)
 }
 END_TEST
 
+/* The end of a coordinator gives its key to one candidate, and not to the next one as well. */
+START_TEST(from_another_candidate)
+{
+    const struct etcd_coordinator c = {.list = list, .dead_epoch = 5, .stands = true};
+    keep(c);
+    reads(ETCD_LINE, "its line");
+    reads_round(list);
+    grants(7);
+    expect(ETCD_ACT_PUT);
+    ck_assert(got.taken);
+    answer((struct etcd_answer){.yes = true});
+    ends(ETCD_OURS);
+    start(true);
+    keep(c);
+    reads(ETCD_LINE, "the line of a candidate");
+    reads_taken_round(list);
+    ends(ETCD_THEIRS);
+}
+END_TEST
+
 /* Then the other one sees who has it. */
 START_TEST(the_key_is_lost)
 {
@@ -564,8 +607,10 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_loop_test(tc, a_candidate_takes_a_free_key, 0, ARRAY_LEN(rounds));
     tcase_add_loop_test(tc, a_candidate_waits_when_etcd_has_forgotten, 0, 2);
+    tcase_add_test(tc, a_candidate_that_knew_less);
     tcase_add_test(tc, a_candidate_waits_when_etcd_goes_back);
     tcase_add_loop_test(tc, from_another_coordinator, 0, ARRAY_LEN(others));
+    tcase_add_test(tc, from_another_candidate);
     tcase_add_test(tc, the_key_is_lost);
     return s;
 }

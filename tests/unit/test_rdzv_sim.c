@@ -46,6 +46,10 @@ static void print_totals(uint64_t n, double seconds, uint64_t hash)
                 {"us that a failure's time was wrong by, at most", t->clock_error_ns / 1000},
                 {"elections", t->elected},
                 {"coordinators redirected", t->moves},
+                {"votes of etcd", t->votes},
+                {"times that it has forgotten", t->forgotten},
+                {"jobs in the queue again", t->requeued},
+                {"asked for twice", t->requeued_twice},
                 {"jobs with a head", t->headed},
                 {"results that its hosts told", t->head_results},
                 {"nodes that ended well", t->success},
@@ -80,6 +84,9 @@ static void check_totals(uint64_t n)
     ck_assert_uint_gt(t->left_behind, n / 20);
     ck_assert_uint_gt(t->abandoned, n / 100);
     ck_assert_uint_gt(t->moves, n / 200);
+    ck_assert_uint_gt(t->votes, n / 4);
+    ck_assert_uint_gt(t->forgotten, n / 50);
+    ck_assert_uint_gt(t->requeued, n / 200);
     ck_assert_uint_gt(t->headed, n / 5);
     ck_assert_uint_gt(t->head_results, n / 5);
     ck_assert_uint_gt(t->success, n / 10);

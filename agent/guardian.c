@@ -43,6 +43,7 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "rendezvous/wire/endpoint.h"
 
 #define EXIT_OURS         125
 #define LISTED_MAX        16 /* lines about descendants that do not die */
@@ -176,7 +177,7 @@ static void agent_process(struct guardian *g, int (*agent_main)(void *, struct g
     close(g->tstp);
     link->lifeline = g->agent_end;
     setsid();
-    prctl(PR_SET_NAME, "dl-agent");
+    prctl(PR_SET_NAME, ENDPOINT_AGENT);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_PDEATHSIG, SIGCONT); /* a stopped agent could not detect the end of the lifeline */
     link->fused = make_timer(&link->fuse, SIGKILL);

@@ -190,11 +190,14 @@ int host_listen(struct rdzv_discovery *f, struct err *e)
     }
     int fd = may_listen(f, &no_token) ? endpoint_listen(&f->bind, e)
                                       : err_set(e, -EACCES, "%s", no_token.msg);
-    if (fd == -EADDRINUSE && f->must_host) {
+    if (fd != -EADDRINUSE || !f->must_host)
+        return fd;
+    bool ends = endpoint_port_is_let_go(netaddr_port(&f->bind.addr));
+    if (ends && e)
+        text_add(e->msg, sizeof(e->msg), " by a launcher that was killed");
+    else if (!ends)
         add_port_owner(f, e);
-        return -EEXIST;
-    }
-    return fd;
+    return ends ? -EBUSY : -EEXIST;
 }
 
 static int open_endpoint(struct host *h, int listen_fd, struct err *e)

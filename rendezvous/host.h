@@ -35,8 +35,8 @@ struct host *host_new(const struct host_config *config);
 void host_set_relay(struct host *h, struct relay *relay);
 
 /* Opens the port that a backend has chosen. Returns a listening descriptor; -EADDRINUSE: another
- * process has the port, join there; another negative errno is final. Blocks for a moment if the
- * port is taken. */
+ * process has the port, join there; -EBUSY: one that is about to end; another negative errno is
+ * final. Blocks for a moment if the port is taken. */
 int host_listen(struct rdzv_discovery *f, struct err *e);
 
 /* Makes the coordinator, with its store: at a descriptor of host_listen(), which is taken, or at

@@ -5,6 +5,7 @@
  *   nobody there, a name that does not resolve   again after a while, until the join timeout
  *   the port is taken when this node must host   an error that names the owner: at once when no
  *                                                name had to be resolved, else as the job's result
+ *   the port is its predecessor's, which ends    again after a while
  *   the connection breaks later                  again, to the same address
  *   no coordinator listens there                 whoever listens is asked where it is, before the
  *                                                next attempt; not when a backend publishes it
@@ -233,6 +234,7 @@ static void host_here(struct reach_driver *d)
     reach_hosted(d->reach,
                  fd >= 0             ? REACH_HOSTS
                  : fd == -EADDRINUSE ? REACH_TAKEN
+                 : fd == -EBUSY      ? REACH_HOSTS_LATER
                                      : REACH_CANNOT_HOST,
                  all_here(f), e.msg);
 }
@@ -451,7 +453,7 @@ static int look_at_once(struct reach_driver *d, struct err *e)
     log_note(f);
     int fd = host_listen(f, e);
     d->listen_fd = fd >= 0 ? fd : -1;
-    return fd >= 0 || fd == -EADDRINUSE ? 0 : fd;
+    return fd >= 0 || fd == -EADDRINUSE || fd == -EBUSY ? 0 : fd;
 }
 
 int reach_driver_new(struct reach_driver **out, const struct reach_driver_config *config,

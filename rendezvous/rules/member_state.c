@@ -84,6 +84,7 @@ struct member_state {
     struct delay delay;          /* of this process */
     uint64_t late_ns;            /* the sum of its delays at heard_ns */
     char trouble[RDZV_TEXT_MAX]; /* why it is not connected */
+    bool turned_away;            /* by a coordinator, with that text */
     char line[2 * RDZV_TEXT_MAX];
     enum log_level line_level;
 
@@ -187,6 +188,12 @@ static void log_line(struct member_state *m, enum log_level level, const char *t
     m->line_level = level;
     text_set(m->line, sizeof(m->line), "%s", text);
     m->due |= DUE_LOG;
+}
+
+static void trouble(struct member_state *m, const char *why)
+{
+    m->turned_away = false;
+    text_set(m->trouble, sizeof(m->trouble), "%s", why);
 }
 
 /* -------------------------------------------------------------------------------------- the end */
@@ -744,7 +751,7 @@ void member_state_disconnected(struct member_state *m, enum rdzv_end how, const 
     m->due &= ~(DUE_DISCONNECT | DUE_HELLO | DUE_LIST_RAN | DUE_LIST_PREPARED | DUE_STATUS);
     if (m->ended)
         return;
-    text_set(m->trouble, sizeof(m->trouble), "%s", why);
+    trouble(m, why);
     maybe_leave(m);
     if (how == RDZV_END_KEY && !m->joined) {
         char text[RDZV_TEXT_MAX];
@@ -761,7 +768,7 @@ void member_state_unreachable(struct member_state *m, bool refused, const char *
     if (m->ended)
         return;
     m->answered = false;
-    text_set(m->trouble, sizeof(m->trouble), "%s", why);
+    trouble(m, why);
     if (m->joined && refused && m->closed_in_order)
         member_contact_lost(m, "its launcher has ended (connection closed, then refused)", true,
                             now);
@@ -783,7 +790,8 @@ void member_state_refused(struct member_state *m, const struct rdzv_refusal *r, 
     }
     bool again = strcmp(m->trouble, r->text) == 0;
     if (r->retry && !again)
-        text_set(m->trouble, sizeof(m->trouble), "%s", r->text);
+        trouble(m, r->text);
+    m->turned_away = r->retry;
     if (r->retry && m->joined && m->gen.counter == 0)
         look_again(m, now);
     if (r->retry && (m->electing || (again && m->gen.counter == 0)))
@@ -861,8 +869,10 @@ static void log_waiting(struct member_state *m, uint64_t now)
 static void join_timeout(struct member_state *m, uint64_t now)
 {
     char text[RDZV_TEXT_MAX];
-    text_set(text, sizeof(text), "no coordinator at %s within %.0f s", m->rules.coordinator,
-             (double)(now - m->began_ns) / 1e9);
+    text_set(text, sizeof(text),
+             m->turned_away ? "the coordinator at %s has turned this node away for %.0f s"
+                            : "no coordinator at %s within %.0f s",
+             m->rules.coordinator, (double)(now - m->began_ns) / 1e9);
     if (m->trouble[0])
         text_add(text, sizeof(text), ": %s", m->trouble);
     member_state_end_alone(m, STOP_RENDEZVOUS, 1, text);
@@ -946,7 +956,7 @@ void member_state_tick(struct member_state *m, uint64_t now)
     if (!m->joined && !m->electing && now >= m->log_at)
         log_waiting(m, now);
     if (m->connected && !m->answered && now >= answer_at(m)) {
-        text_set(m->trouble, sizeof(m->trouble), "it accepted the connection and did not answer");
+        trouble(m, "it accepted the connection and did not answer");
         m->due |= DUE_DISCONNECT;
     }
     if (lease_is_over(m, now))
@@ -959,7 +969,7 @@ void member_state_tick(struct member_state *m, uint64_t now)
         if (m->connected)
             m->due |= DUE_DISCONNECT;
     } else if (m->connected && m->answered && now >= silent_at(m, silent_ns(m))) {
-        text_set(m->trouble, sizeof(m->trouble), "it has sent nothing for too long");
+        trouble(m, "it has sent nothing for too long");
         m->due |= DUE_DISCONNECT;
     }
     if (m->connected && now - m->sent_ns >= status_interval(m))

@@ -89,9 +89,24 @@ static bool other_job(const struct rdzv_rules *r, const struct rdzv_nodes *nodes
     return true;
 }
 
+/* It may be the ghost of a launcher that asks anew. */
+static bool may_be_gone(const struct rdzv_rules *r, const struct rdzv_node *n, uint64_t now)
+{
+    return n->conn == RDZV_NO_CONN || now - n->heard_ns > 2 * r->heartbeat_ns;
+}
+
+static bool some_may_be_gone(const struct rdzv_rules *r, const struct rdzv_nodes *nodes,
+                             uint64_t now)
+{
+    bool some = false;
+    for (int i = 0; i < nodes->n; i++)
+        some |= !nodes->e[i]->peer.own && may_be_gone(r, nodes->e[i], now);
+    return some;
+}
+
 bool rdzv_admission_objection(const struct rdzv_rules *r, const struct rdzv_nodes *nodes,
-                              const struct rdzv_hello *h, uint64_t now, char *text, size_t cap,
-                              bool *retry)
+                              const struct rdzv_hello *h, bool began, uint64_t now, char *text,
+                              size_t cap, bool *retry)
 {
     const struct rdzv_node *holder = rdzv_nodes_holder(nodes, h->node_rank);
     char name[RDZV_TEXT_MAX];
@@ -104,9 +119,7 @@ bool rdzv_admission_objection(const struct rdzv_rules *r, const struct rdzv_node
         return nodes->nwitnesses >= WITNESSES_MAX;
     }
     if (holder && holder->conn != RDZV_NO_CONN) {
-        /* A node that was silent for two heartbeats may be an earlier connection of the launcher
-         * that asks. */
-        *retry = now - holder->heard_ns > 2 * r->heartbeat_ns;
+        *retry = began || may_be_gone(r, holder, now);
         text_set(text, cap, "node_rank %d is already taken by %s, pid %d, joined %.1f s ago",
                  h->node_rank, rdzv_node_name(holder, name, sizeof(name)), holder->hello.pid,
                  seconds(now - holder->joined_ns));
@@ -114,6 +127,7 @@ bool rdzv_admission_objection(const struct rdzv_rules *r, const struct rdzv_node
     }
     if (!rdzv_rules_dynamic(r) &&
         rdzv_nodes_live(nodes) - (holder != NULL) >= rdzv_rules_places(r)) {
+        *retry = some_may_be_gone(r, nodes, now);
         text_set(text, cap, "the job is complete: all %d nodes have joined", rdzv_rules_places(r));
         return true;
     }

@@ -18,11 +18,13 @@ static inline bool rdzv_rules_dynamic(const struct rdzv_rules *r)
     return r->backend != RDZV_STATIC;
 }
 
-/* Whether a new launcher is refused, with the reason. *retry: a further attempt may soon
- * succeed. */
+/* Why a new launcher is turned away, or false. *retry: it may be otherwise soon. began: some round
+ * was prepared. From then on, who asks for a node_rank that is taken is the successor of a launcher
+ * that was killed, and whose end is not known here yet; before, two were started with one
+ * node_rank. */
 bool rdzv_admission_objection(const struct rdzv_rules *r, const struct rdzv_nodes *nodes,
-                              const struct rdzv_hello *h, uint64_t now, char *text, size_t cap,
-                              bool *retry);
+                              const struct rdzv_hello *h, bool began, uint64_t now, char *text,
+                              size_t cap, bool *retry);
 /* Logs settings of a node that are not those of the coordinator, which count. */
 void rdzv_admission_warn(const struct rdzv_rules *r, const struct rdzv_hello *h,
                          struct rdzv_output *out);

@@ -1118,12 +1118,13 @@ static void join(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h
     char text[RDZV_TEXT_MAX], name[RDZV_TEXT_MAX];
     bool retry = true;
     bool over = s->phase.state == RDZV_FINISH; /* the next job may be about to start here */
+    bool began = s->began || s->gen.counter > 0;
     if (over)
         text_set(text, sizeof(text),
                  "the job here is over: it ended %.1f s ago with exit status %d",
                  (double)(now - s->result_ns) / 1e9, s->result.exit_code);
     if (over ||
-        rdzv_admission_objection(&s->rules, &s->nodes, h, now, text, sizeof(text), &retry)) {
+        rdzv_admission_objection(&s->rules, &s->nodes, h, began, now, text, sizeof(text), &retry)) {
         rdzv_attempts_add(&s->turned_away, &s->out, h->host, peer->addr, text, now);
         close_conn(s, conn, text, retry);
         return;

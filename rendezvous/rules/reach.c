@@ -294,6 +294,8 @@ void reach_hosted(struct reach *r, enum reach_hosted how, bool own_host, const c
     } else if (how == REACH_TAKEN) {
         r->attempt.own_host = own_host;
         call(r, NULL, false);
+    } else if (how == REACH_HOSTS_LATER) {
+        tell(r, false, why);
     } else {
         fail(r, why);
     }

@@ -72,9 +72,16 @@ enum reach_found { REACH_FOUND_HOST, REACH_FOUND_JOIN, REACH_FOUND_RETRY, REACH_
  * FAIL. */
 void reach_looked(struct reach *r, enum reach_found found, bool own_host, const char *why);
 
-enum reach_hosted { REACH_HOSTS, REACH_HOSTS_AGAIN, REACH_TAKEN, REACH_CANNOT_HOST };
+enum reach_hosted {
+    REACH_HOSTS,
+    REACH_HOSTS_AGAIN,
+    REACH_TAKEN,
+    REACH_HOSTS_LATER,
+    REACH_CANNOT_HOST
+};
 /* Of REACH_ACT_HOST. REACH_HOSTS_AGAIN: at the port that was open already, nothing is published.
- * REACH_TAKEN: another process has the port, and is joined there. */
+ * REACH_TAKEN: another process has the port, and is joined there. REACH_HOSTS_LATER: one has it
+ * that is about to end. */
 void reach_hosted(struct reach *r, enum reach_hosted how, bool own_host, const char *why);
 /* Of REACH_ACT_PUBLISH; why: NULL, or the error. */
 void reach_published(struct reach *r, const struct reach_member *m, const char *why, uint64_t now);

@@ -66,4 +66,9 @@ void endpoint_close(struct endpoint *p, void (*on_closed)(void *arg), void *arg)
  * "pid 4242 (python3)". False: /proc does not show it. */
 bool endpoint_port_owner(int port, char *out, size_t cap);
 
+#define ENDPOINT_AGENT "dl-agent" /* what the process of a launcher's agent is called */
+/* Whether the process that listens there is an agent whose guardian has ended or is being killed:
+ * it ends as soon as its workers have, and lets the port go. */
+bool endpoint_port_is_let_go(int port);
+
 #endif

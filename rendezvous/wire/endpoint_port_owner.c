@@ -1,6 +1,7 @@
 /* endpoint_port_owner.c: finds the process that listens on a port: /proc/net/tcp gives the inode of
  * the socket, /proc/<pid>/fd the process that holds it. */
 #include <ctype.h>
+#include <signal.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -58,31 +59,83 @@ static bool holds(int fd_dir, const unsigned long *inodes, int n)
     return found;
 }
 
-bool endpoint_port_owner(int port, char *out, size_t cap)
+/* The process that listens there; 0: it is not to be found. */
+static pid_t owner_of(int port)
 {
     unsigned long inodes[INODES_MAX];
     int n = listening_inodes("/proc/net/tcp", port, inodes, 0);
     n = listening_inodes("/proc/net/tcp6", port, inodes, n);
     DIR *proc = n > 0 ? opendir("/proc") : NULL;
-    bool found = false;
-    if (!proc)
-        return false;
-    for (struct dirent *entry; !found && (entry = readdir(proc));) {
-        char path[64], name[64];
+    pid_t owner = 0;
+    for (struct dirent *entry; proc && !owner && (entry = readdir(proc));) {
+        char path[64];
         if (!isdigit((unsigned char)entry->d_name[0]) || strlen(entry->d_name) > 20)
             continue;
         snprintf(path, sizeof(path), "%.20s/fd", entry->d_name);
         int fd = openat(dirfd(proc), path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (fd < 0 || !holds(fd, inodes, n))
-            continue;
-        snprintf(path, sizeof(path), "%.20s/comm", entry->d_name);
-        ssize_t len = fd_read_file(dirfd(proc), path, name, sizeof(name));
-        if (len > 0 && name[len - 1] == '\n')
-            name[len - 1] = '\0';
-        text_set(out, cap, len > 0 ? "pid %s (%s)" : "pid %s%s", entry->d_name,
-                 len > 0 ? name : "");
-        found = true;
+        if (fd >= 0 && holds(fd, inodes, n))
+            owner = (pid_t)atol(entry->d_name);
     }
-    closedir(proc);
-    return found;
+    if (proc)
+        closedir(proc);
+    return owner;
+}
+
+bool endpoint_port_owner(int port, char *out, size_t cap)
+{
+    pid_t owner = owner_of(port);
+    char path[64], name[64];
+    snprintf(path, sizeof(path), "/proc/%d/comm", (int)owner);
+    ssize_t len = owner ? fd_read_file(AT_FDCWD, path, name, sizeof(name)) : 0;
+    if (len > 0 && name[len - 1] == '\n')
+        name[len - 1] = '\0';
+    if (owner)
+        text_set(out, cap, len > 0 ? "pid %d (%s)" : "pid %d%s", (int)owner, len > 0 ? name : "");
+    return owner != 0;
+}
+
+/* ------------------------------------------------------------------------------ one that is gone
+ */
+
+struct process {
+    char name[16], state;
+    pid_t parent;
+    unsigned long pending; /* signals */
+    char program[512];
+};
+
+/* False: there is none, or it is another user's. */
+static bool look_at(pid_t pid, struct process *p)
+{
+    char path[64], status[4096];
+    snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+    if (fd_read_file(AT_FDCWD, path, status, sizeof(status)) <= 0)
+        return false;
+    const char *state = strstr(status, "\nState:"), *parent = strstr(status, "\nPPid:"),
+               *own = strstr(status, "\nSigPnd:"), *shared = strstr(status, "\nShdPnd:");
+    if (sscanf(status, "Name: %15[^\n]", p->name) != 1 || !state || !parent || !own || !shared)
+        return false;
+    p->state = state[8];
+    p->parent = (pid_t)atol(parent + 6);
+    p->pending = strtoul(own + 8, NULL, 16) | strtoul(shared + 8, NULL, 16);
+    snprintf(path, sizeof(path), "/proc/%d/exe", (int)pid);
+    ssize_t len = readlink(path, p->program, sizeof(p->program) - 1);
+    p->program[len > 0 ? len : 0] = '\0';
+    return true;
+}
+
+/* The guardian of an agent is its parent, of the same program. A nested launcher's agent may become
+ * the child of the agent around it. */
+bool endpoint_port_is_let_go(int port)
+{
+    struct process agent, guardian;
+    pid_t owner = owner_of(port);
+    if (!owner || !look_at(owner, &agent) || strcmp(agent.name, ENDPOINT_AGENT) != 0)
+        return false;
+    bool seen = look_at(agent.parent, &guardian);
+    bool killed = seen && (guardian.state == 'Z' || guardian.pending & 1ul << (SIGKILL - 1));
+    bool other = seen && guardian.program[0] &&
+                 (strcmp(guardian.program, agent.program) != 0 ||
+                  strcmp(guardian.name, ENDPOINT_AGENT) == 0);
+    return !seen || killed || other;
 }

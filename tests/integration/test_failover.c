@@ -432,6 +432,26 @@ START_TEST(the_first_host_rejoins_a_static_job)
 }
 END_TEST
 
+/* The successor is there before its predecessor is known to be gone. */
+START_TEST(a_successor_comes_early)
+{
+    struct nodes c;
+    nodes_begin(&c, "up");
+    for (int rank = 0; rank < 3; rank++)
+        add_static(&c, rank);
+    wait_lines(c.up, 6, 20);
+    int successor = add_static(&c, 2);
+    proc_expect_err(&c.p[successor], "node_rank 2 is already taken by", 20);
+    proc_kill(&c.p[2], SIGKILL);
+    wait_lines(c.up, 6 + 6, 30);
+    write_file(tmppath("go"), "");
+    nodes_expect(&c, 0, 0);
+    nodes_expect(&c, 1, 0);
+    nodes_expect(&c, successor, 0);
+    nodes_end(&c);
+}
+END_TEST
+
 START_TEST(the_first_host_waits_for_a_place_in_the_job)
 {
     struct nodes c;
@@ -730,6 +750,7 @@ static Suite *suite(void)
     tcase_add_test(tc, the_first_host_rejoins_with_another_token);
     tc = test_case(s, "static", 120);
     tcase_add_test(tc, the_first_host_rejoins_a_static_job);
+    tcase_add_test(tc, a_successor_comes_early);
     return s;
 }
 

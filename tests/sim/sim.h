@@ -47,6 +47,8 @@
  *        and no launcher takes its own line in etcd for another's
  *   I25  a job that ends for want of time goes into Slurm's queue once, by one of its launchers, or
  *        a launcher says why it does not; and no other job does
+ *   I26  a launcher that comes to a job that has begun, in the place of one that was killed, is
+ *        not turned away for good: that it is gone need not be known yet
  *
  * And when the faults have stopped:
  *   I7   everything comes to an end in time
@@ -266,8 +268,9 @@ struct sim_node {
     uint32_t store;   /* rises when the workers' store is emptied */
     uint32_t guests;  /* the store that W.guest is of */
     bool s_finished;
-    bool silent; /* it died without a word: nothing of its host answers */
-    int eager;   /* calls without a pause, since it was answered */
+    bool silent;         /* it died without a word: nothing of its host answers */
+    uint64_t lingers_ns; /* until then one that was killed has its port and its connections */
+    int eager;           /* calls without a pause, since it was answered */
     struct reach *reach;
     uint64_t moved_ns; /* when it was redirected, */
     int moved_to;      /* to this node's coordinator */
@@ -592,7 +595,8 @@ void sim_guardian_look(struct sim_node *n);
 
 /* sim_fault.c */
 void sim_start(int i);
-/* how: 0 orderly end of the connections, 1 reset, 2 silence (the host is gone) */
+/* how: 0 orderly end of the connections, 1 reset, 2 silence (the host is gone), 3 the same as 0,
+ * but later: its guardian was killed, and the agent takes a while to end what is left */
 void sim_kill(int i, int how);
 void sim_cut(int i, int how);
 void sim_heal(int i);
@@ -611,6 +615,7 @@ void sim_check_failed(struct sim_node *n, int i);
 void sim_check_again(struct sim_node *n, int i); /* it starts: what it did before is no end */
 int sim_job_of(struct generation g);
 void sim_check_coordinator(struct sim_node *n);
+void sim_check_turned_away(const struct sim_node *coordinator, int who, const char *why);
 void sim_check_message(struct sim_node *n, const struct buf *b);
 void sim_check_result(struct sim_node *n, const struct rdzv_result *r);
 void sim_check_head(void);

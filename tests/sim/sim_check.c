@@ -235,6 +235,24 @@ void sim_check_message(struct sim_node *n, const struct buf *b)
     CHECK("I10", !b->oom && b->len <= RDZV_FRAME_MAX, "a message of %zu bytes", b->len);
 }
 
+/* For good, by a coordinator that has begun a round: then some other launcher of the scenario has
+ * the rank that it asks for. */
+void sim_check_turned_away(const struct sim_node *coordinator, int who, const char *why)
+{
+    const struct sim_node *n = &W.nodes[who];
+    struct rdzv_state_info info;
+    int same_rank = 0;
+    rdzv_state_get_info(coordinator->s, &info);
+    if (info.gen.counter == 0)
+        return;
+    for (int k = 0; k < W.n; k++) {
+        const struct sim_node *o = &W.nodes[k];
+        same_rank += o != n && o->nproc > 0 && o->node_rank == n->node_rank;
+    }
+    CHECK("I26", same_rank || !strstr(why, "is already taken"),
+          "node %d, whose rank is nobody else's, is turned away: %s", who, why);
+}
+
 /* -------------------------------------------------------------------------------------- the end */
 
 /* What the schedule let happen to the rank; NULL: nothing but an end by dlaunch. */

@@ -110,6 +110,8 @@ void sim_coordinator_drain(struct sim_node *n)
             rdzv_put_notice(&b, a.text);
             break;
         case RDZV_ACT_CLOSE:
+            if (a.text && !a.retry)
+                sim_check_turned_away(n, W.links[a.conn].node, a.text);
             if (a.text) {
                 rdzv_put_refusal(&b, a.retry, a.text);
                 sim_send_to_member((int)a.conn, b);

@@ -23,6 +23,7 @@ void sim_start(int i)
                            .cap_held = was.cap_held,
                            .node_rank = was.node_rank,
                            .nproc = was.nproc,
+                           .lingers_ns = was.lingers_ns,
                            .obstruction = was.obstruction,
                            .obstructions = was.obstructions,
                            .endpoint = (int)below((uint64_t)W.endpoints),
@@ -59,7 +60,8 @@ void sim_kill(int i, int how)
     struct sim_node *n = &W.nodes[i];
     if (!n->m)
         return;
-    enum rdzv_end end = how == 0 ? RDZV_END_CLOSED : RDZV_END_RESET;
+    enum rdzv_end end = how == 0 || how == 3 ? RDZV_END_CLOSED : RDZV_END_RESET;
+    n->lingers_ns = how == 3 ? now + below(2 * SEC) : 0;
     sim_trace("kill", i, (uint64_t)how);
     if (!n->closed)
         sim_head_exited(n, true, how == 2);
@@ -68,6 +70,10 @@ void sim_kill(int i, int how)
         struct sim_link *l = &W.links[k];
         bool serves = l->to == i && l->to_incarnation == n->incarnation && l->coordinator_end;
         l->dead |= how == 2 && (serves || k == n->link);
+        if (serves && n->lingers_ns > l->down_at)
+            l->down_at = n->lingers_ns;
+        if (k == n->link && n->lingers_ns > l->up_at)
+            l->up_at = n->lingers_ns;
         if (serves)
             sim_coordinator_closes(k, end);
     }
@@ -237,7 +243,7 @@ static void kill_some(int i)
     const struct sim_node *n = &W.nodes[i];
     if (!n->m || (n->s && !W.failover && !one_in(10)))
         return;
-    sim_kill(i, (int)below(3));
+    sim_kill(i, (int)below(4));
     if (!one_in(4) && !W.head.rules) /* a head starts no launcher again */
         sim_push((struct sim_event){
             .at = now + below(one_in(4) ? 500 * MSEC : 20 * SEC), .kind = EV_START, .who = i});

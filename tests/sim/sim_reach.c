@@ -200,6 +200,11 @@ static void stand(struct sim_node *n)
 
 static void host(struct sim_node *n)
 {
+    if (now < n->lingers_ns) {
+        sim_trace("hosts later", sim_index(n), 0);
+        reach_hosted(n->reach, REACH_HOSTS_LATER, true, "in use by a launcher that was killed");
+        return;
+    }
     n->job = ++W.njobs;
     sim_coordinator_new(n, rdzv_state_new(&W.rules, rdzv_epoch(1, 1 + sim_chance()), sim_clock(n)));
     if (W.etcd.on)

@@ -304,6 +304,20 @@ START_TEST(waiting_for_the_coordinator_is_logged_and_ends)
 }
 END_TEST
 
+START_TEST(who_is_turned_away_until_the_end_says_why)
+{
+    for (int i = 0; i < 600; i++) {
+        member_state_connected(self, now_ns);
+        drain();
+        refused(true, "node_rank 1 is already taken by b");
+        pass(SEC);
+    }
+    ck_assert_int_eq(result.exit_code, 1);
+    ck_assert_str_eq(result.text, "the coordinator at head:29500 has turned this node away for 600 "
+                                  "s: node_rank 1 is already taken by b");
+}
+END_TEST
+
 START_TEST(the_wait_line_reports_a_silent_listener)
 {
     member_state_connected(self, now_ns);
@@ -591,6 +605,7 @@ static Suite *suite(void)
     tcase_add_test(tc, another_coordinator_in_its_place);
     tcase_add_test(tc, a_coordinator_that_goes_before_anything_began);
     tcase_add_test(tc, waiting_for_the_coordinator_is_logged_and_ends);
+    tcase_add_test(tc, who_is_turned_away_until_the_end_says_why);
     tcase_add_test(tc, the_wait_line_reports_a_silent_listener);
     tcase_add_test(tc, leaving_does_not_wait_for_a_silent_listener);
     tcase_add_test(tc, leaving_does_not_wait_for_a_silent_coordinator);

@@ -3,6 +3,8 @@
 #include "tests/lib/preamble.h"
 #include "tests/lib/rdzv_nodes.h"
 
+#include <poll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 
 #include "rendezvous/wire/pending.h"
@@ -281,6 +283,60 @@ START_TEST(port_in_use_by_another_job)
 }
 END_TEST
 
+/* An agent that listens there, and its guardian. Returns the guardian's pid; the agent writes its
+ * own, and ends when the pipe is closed. */
+static pid_t fork_launcher(int fd, int ends[2])
+{
+    pid_t agent, guardian = fork();
+    if (guardian)
+        return guardian;
+    close(ends[0]);
+    agent = fork();
+    if (agent) {
+        close(fd);
+        for (;;)
+            pause();
+    }
+    prctl(PR_SET_NAME, ENDPOINT_AGENT);
+    agent = getpid();
+    struct pollfd gone = {.fd = ends[1], .events = POLLIN};
+    if (listen(fd, 1) < 0 || write(ends[1], &agent, sizeof(agent)) < 0 || poll(&gone, 1, 60000) < 0)
+        _exit(1);
+    _exit(0);
+}
+
+/* The predecessor's guardian was killed; its agent is about to end its workers. */
+START_TEST(a_port_that_is_let_go_is_waited_for)
+{
+    struct err e = ERR_INIT;
+    int ends[2], port = unused_port();
+    pid_t agent;
+    struct endpoint_bind b = {0};
+    netaddr_parse_ip(&b.addr, "127.0.0.1", port);
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    int fd = endpoint_listen(&b, &e);
+    ck_assert_int_ge(fd, 0);
+    pid_t guardian = fork_launcher(fd, ends);
+    close(fd);
+    close(ends[1]);
+    ck_assert_int_eq(read(ends[0], &agent, sizeof(agent)), sizeof(agent));
+    for (int i = 0; i < 2; i++)
+        config_of(i, RDZV_STATIC, port, 2, 2)->node_rank = i;
+    ck_assert_int_lt(try_open(0, &e), 0); /* as long as the guardian lives */
+    nodes[0].r = NULL;
+    HAS(e.msg, test_text("in use by pid %d (" ENDPOINT_AGENT "); choose another port", agent));
+    kill(guardian, SIGKILL);
+    open_node(0);
+    waitpid(guardian, NULL, 0);
+    ck_assert(endpoint_port_is_let_go(port));
+    loop_turns(&loop, 50);
+    ck_assert(!nodes[0].finished);
+    close(ends[0]);
+    open_node(1);
+    wait_runs(0, 1, 1);
+}
+END_TEST
+
 /* -------------------------------------------------------------------------------- where they meet
  */
 
@@ -540,6 +596,7 @@ static Suite *suite(void)
     tc = net_case(s, "port", 30);
     tcase_add_test(tc, port_in_use_names_the_owner);
     tcase_add_test(tc, port_in_use_by_another_job);
+    tcase_add_test(tc, a_port_that_is_let_go_is_waited_for);
     tc = net_case(s, "meeting", 30);
     tcase_add_test(tc, where_the_coordinator_listens);
     tcase_add_loop_test(tc, what_workers_are_told_listens, 0, (int)(ARRAY_LEN(meetings) * STORES));

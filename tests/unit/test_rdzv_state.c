@@ -277,6 +277,36 @@ START_TEST(a_complete_static_job_admits_no_node)
 }
 END_TEST
 
+/* Of a launcher that was killed a moment ago, and whose end is not known yet. */
+START_TEST(a_successor_may_retry)
+{
+    rules(RDZV_STATIC, 3, 3);
+    start();
+    for (int i = 0; i < 3; i++)
+        join((uint32_t)i, (struct who){.own = i == 0, .rank1 = i + 1});
+    run_all(3);
+    hello(3, (struct who){.rank1 = 3});
+    HAS(seen[3].refusal, "node_rank 2 is already taken by");
+    ck_assert(seen[3].retry);
+    PHASE(RDZV_RUN);
+}
+END_TEST
+
+/* Whose connection broke may be gone: its successor waits. */
+START_TEST(a_job_that_may_be_short_of_a_node_is_not_complete)
+{
+    running(RDZV_STATIC, 3, 3, 3, 1);
+    hello(3, (struct who){0});
+    HAS(seen[3].refusal, "the job is complete: all 3 nodes have joined");
+    ck_assert(!seen[3].retry);
+    closed(2, RDZV_END_RESET);
+    PHASE(RDZV_RUN);
+    hello(4, (struct who){0});
+    HAS(seen[4].refusal, "the job is complete: all 3 nodes have joined");
+    ck_assert(seen[4].retry);
+}
+END_TEST
+
 START_TEST(a_holder_that_is_silent_is_not_believed_to_be_there)
 {
     rules(RDZV_STATIC, 3, 3);
@@ -657,6 +687,8 @@ static Suite *suite(void)
     tcase_add_test(tc, the_same_refusal_is_logged_once_in_a_while);
     tcase_add_test(tc, small_differences_are_warned_about);
     tcase_add_test(tc, a_complete_static_job_admits_no_node);
+    tcase_add_test(tc, a_successor_may_retry);
+    tcase_add_test(tc, a_job_that_may_be_short_of_a_node_is_not_complete);
     tcase_add_test(tc, a_holder_that_is_silent_is_not_believed_to_be_there);
     tcase_add_test(tc, nodes_that_join_after_the_end_may_retry);
     tcase_add_test(tc, spares_are_bounded);

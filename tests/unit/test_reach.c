@@ -163,6 +163,28 @@ START_TEST(a_taken_port_is_joined)
 }
 END_TEST
 
+START_TEST(a_port_that_is_let_go_is_waited_for)
+{
+    wanted();
+    expect(REACH_ACT_LOOK);
+    for (int i = 0; i < 3; i++) {
+        reach_looked(self, REACH_FOUND_HOST, true, "");
+        expect(REACH_ACT_HOST);
+        if (i == 2)
+            break;
+        reach_hosted(self, REACH_HOSTS_LATER, true, "in use by one that was killed");
+        expect(REACH_ACT_UNREACHABLE);
+        ck_assert_str_eq(got.why, "in use by one that was killed");
+        ck_assert(!got.refused);
+        wanted();
+        pause_ns();
+        expect(REACH_ACT_LOOK);
+    }
+    reach_hosted(self, REACH_HOSTS, false, NULL);
+    expect(REACH_ACT_OWN);
+}
+END_TEST
+
 START_TEST(what_is_final)
 {
     for (int i = 0; i < 4; i++) {
@@ -686,6 +708,7 @@ static Suite *suite(void)
     tcase_add_test(tc, hosts_and_publishes);
     tcase_add_test(tc, a_bound_port_hosts_without_a_look);
     tcase_add_test(tc, a_taken_port_is_joined);
+    tcase_add_test(tc, a_port_that_is_let_go_is_waited_for);
     tcase_add_test(tc, what_is_final);
     tcase_add_test(tc, late_events_do_nothing);
     tc = test_case(s, "pauses", 20);

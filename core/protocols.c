@@ -17,6 +17,15 @@ const char *protocols_differ(uint32_t theirs, char *out, size_t cap)
     return out;
 }
 
+const char *protocols_control_differs(uint32_t theirs, char *out, size_t cap)
+{
+    snprintf(out, cap,
+             "dlaunchctl and the launcher are of different builds, and speak differently (control "
+             "%u, not %u): use the dlaunchctl that was installed with the launcher",
+             theirs, PROTOCOL_CONTROL);
+    return out;
+}
+
 const char *protocols_refusal(uint32_t theirs, const char *whom, char *out, size_t cap)
 {
     char how[128];

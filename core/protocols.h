@@ -12,6 +12,7 @@
 #define PROTOCOL_HOSTS      2u  /* between a head and its hosts: launcher/hosts/frame.h */
 #define PROTOCOL_SEGMENT    10u /* between a launcher and its workers: core/segment.h */
 #define PROTOCOL_SHM        10u /* between the ranks of a node: collectives/shm/memory.c */
+#define PROTOCOL_CONTROL    1u  /* between a launcher and dlaunchctl: launcher/control/control.h */
 #define PROTOCOL_INSPECT    1u  /* between a launcher and dlaunch-inspect: agent/inspect/lines.h */
 
 /* The numbers of the protocols that two nodes speak with each other, a byte each, at the beginning
@@ -21,6 +22,8 @@
 /* "rendezvous 1, not 2; data of libdlcoll 8, not 9": how the numbers of another build differ from
  * the numbers of this one; "" if all are equal. Returns out. */
 const char *protocols_differ(uint32_t theirs, char *out, size_t cap);
+/* The same of dlaunchctl and a launcher; theirs 0: it has no number. One line. Returns out. */
+const char *protocols_control_differs(uint32_t theirs, char *out, size_t cap);
 /* Why a launcher of another build is refused by `whom`: one line. Returns out. */
 const char *protocols_refusal(uint32_t theirs, const char *whom, char *out, size_t cap);
 

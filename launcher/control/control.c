@@ -23,6 +23,7 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/protocols.h"
 #include "core/uvx.h"
 #include "launcher/control/control_dir.h"
 #include "rendezvous/rules/event_log.h"
@@ -119,15 +120,15 @@ static json_t *status_json(const struct control *c)
     for (int i = 0; i < s.nworkers; i++)
         json_array_append_new(workers, worker_json(&s.workers[i]));
     json_t *j = json_pack(
-        "{s:s,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:f,s:o,s:s,s:i,s:i,s:i,s:i,s:i,s:b,s:o,s:o}", "version",
-        DLAUNCH_VERSION, "pid", (int)c->opts.pid, "host", json_text(job->host), "run_id",
-        json_text(job->rdzv.run_id), "program", json_text(job->name), "state", json_text(s.state),
-        "health", json_text(s.health), "lost_output",
-        s.lost_output ? json_text(s.lost_output) : json_null(), "elapsed_s", s.elapsed,
-        "rendezvous", json_text(s.rdzv.phase), "generation", generation, "node", s.rdzv.group_rank,
-        "nodes", s.rdzv.nnodes, "world_size", s.rdzv.world_size, "restarts", s.rdzv.restart_count,
-        "max_restarts", job->rdzv.max_restarts, "coordinator", s.rdzv.coordinator, "endpoint",
-        json_text(s.rdzv.endpoint), "workers", workers);
+        "{s:i,s:s,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:f,s:o,s:s,s:i,s:i,s:i,s:i,s:i,s:b,s:o,s:o}",
+        "control", (int)PROTOCOL_CONTROL, "version", DLAUNCH_VERSION, "pid", (int)c->opts.pid,
+        "host", json_text(job->host), "run_id", json_text(job->rdzv.run_id), "program",
+        json_text(job->name), "state", json_text(s.state), "health", json_text(s.health),
+        "lost_output", s.lost_output ? json_text(s.lost_output) : json_null(), "elapsed_s",
+        s.elapsed, "rendezvous", json_text(s.rdzv.phase), "generation", generation, "node",
+        s.rdzv.group_rank, "nodes", s.rdzv.nnodes, "world_size", s.rdzv.world_size, "restarts",
+        s.rdzv.restart_count, "max_restarts", job->rdzv.max_restarts, "coordinator",
+        s.rdzv.coordinator, "endpoint", json_text(s.rdzv.endpoint), "workers", workers);
     json_object_set_new(
         j, "hang",
         s.hang ? json_pack("{s:s,s:o}", "state", s.hang, "text", json_text(s.hang_text))
@@ -416,11 +417,35 @@ static bool ask_job(struct client *cl)
     return true;
 }
 
+/* Takes the number of the protocol off the line. True: the line is one of this protocol, or it is
+ * status, whose answer says which one this launcher speaks. Else it has its answer. */
+static bool understands(struct client *cl)
+{
+    char *verb = cl->line, text[256];
+    unsigned long number = strtoul(cl->line, &verb, 10);
+    verb += verb > cl->line && *verb == ' ';
+    memmove(cl->line, verb, strlen(verb) + 1);
+    if (number == PROTOCOL_CONTROL || strcmp(cl->line, "status") == 0)
+        return true;
+    json_t *j = json_pack("{s:i,s:s}", "control", (int)PROTOCOL_CONTROL, "error",
+                          protocols_control_differs((uint32_t)number, text, sizeof(text)));
+    char *line = json_dumps(j, JSON_COMPACT);
+    json_decref(j);
+    cl->answer = xasprintf("%s\n", line ? line : "{\"error\":\"out of memory\"}");
+    free(line);
+    return false;
+}
+
 /* A line is there: answers it. What came behind it is dropped: a client asks when it has its
  * answer. */
 static void on_line(struct client *cl)
 {
     cl->len = 0;
+    if (!understands(cl)) {
+        uv_read_stop((uv_stream_t *)&cl->pipe);
+        write_answer(cl);
+        return;
+    }
     if (strcmp(cl->line, "follow") == 0 && cl->control->opts.get_events) {
         cl->follows = true;
         follow(cl); /* and reads on, for the end of the client */

@@ -226,10 +226,10 @@ static int follower_init(struct follower *f, struct job *j)
 {
     static const char command[] = "follow\n";
     *f = (struct follower){.fd = job_connect(j), .b = BUF_INIT};
-    if (f->fd >= 0 && send(f->fd, command, strlen(command), MSG_NOSIGNAL) >= 0)
+    int rc = f->fd < 0 ? f->fd : job_send(f->fd, command);
+    if (rc == 0)
         return 0;
-    log_error("process %ld does not answer: %s", job_shown_pid(j),
-              strerror(f->fd < 0 ? -f->fd : errno));
+    log_error("process %ld does not answer: %s", job_shown_pid(j), strerror(-rc));
     return -1;
 }
 

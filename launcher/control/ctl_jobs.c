@@ -15,6 +15,7 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/protocols.h"
 #include "launcher/control/control_dir.h"
 
 #define ANSWER_SECONDS 3
@@ -67,6 +68,16 @@ int job_connect(struct job *j)
     return take_fd(&fd);
 }
 
+int job_send(int fd, const char *command)
+{
+    char line[512];
+    int n = snprintf(line, sizeof(line), "%u %s", PROTOCOL_CONTROL, command);
+    if (n >= (int)sizeof(line))
+        return -EMSGSIZE;
+    ssize_t sent = send(fd, line, (size_t)n, MSG_NOSIGNAL);
+    return sent == n ? 0 : sent < 0 ? -errno : -EIO;
+}
+
 /* Sends the command and reads the line of JSON that answers it. NULL with errno set. */
 json_t *job_ask(struct job *j, const char *command)
 {
@@ -78,8 +89,11 @@ json_t *job_ask(struct job *j, const char *command)
         errno = -fd;
         return NULL;
     }
-    if (send(fd, command, strlen(command), MSG_NOSIGNAL) != (ssize_t)strlen(command))
+    int rc = job_send(fd, command);
+    if (rc < 0) {
+        errno = -rc;
         return NULL;
+    }
     for (;;) {
         if (len == cap)
             text = xrealloc(text, cap = cap ? 2 * cap : 4096);
@@ -170,6 +184,14 @@ long job_shown_pid(const struct job *j)
     return j->pid ? j->pid : j->number;
 }
 
+/* Whether a launcher is meant that does not say who it is. */
+static bool is_meant(const struct job *j, const char *which)
+{
+    char number[24];
+    snprintf(number, sizeof(number), "%ld", j->number);
+    return generations_below(j, which) >= 0 || (which && strcmp(which, number) == 0);
+}
+
 static bool process_is_stopped(long pid)
 {
     char path[40], stat[512];
@@ -190,7 +212,22 @@ static void add_silent_job(struct jobs *jobs, const struct job *j, const char *w
     else
         log_warn("process %ld does not answer: %s", job_shown_pid(j), strerror(why));
     jobs->nsilent++;
-    jobs->named_is_silent |= generations_below(j, which) >= 0;
+    jobs->named_is_silent |= is_meant(j, which);
+}
+
+/* Whether the launcher speaks as this program does; else says so. */
+static bool speaks_alike(struct jobs *jobs, const struct job *j, const char *which)
+{
+    char text[256];
+    long theirs = number_of(j->status, "control");
+    if (theirs == PROTOCOL_CONTROL)
+        return true;
+    log_warn("process %ld: %s", job_shown_pid(j),
+             protocols_control_differs((uint32_t)theirs, text, sizeof(text)));
+    jobs->nsilent++;
+    jobs->named_is_silent |=
+        is_meant(j, which) || (which && strcmp(which, text_of(j->status, "run_id")) == 0);
+    return false;
 }
 
 /* Asks the launcher behind one socket. */
@@ -203,6 +240,10 @@ static void add_job(struct jobs *jobs, int dirfd, const char *name, const char *
         return;
     strcpy(j->name, name);
     j->status = job_ask(j, "status\n");
+    if (j->status && !speaks_alike(jobs, j, which)) {
+        json_decref(j->status);
+        return;
+    }
     if (j->status && j->pid)
         json_object_set_new(j->status, "pid", json_integer(j->pid));
     if (j->status)

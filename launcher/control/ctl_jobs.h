@@ -56,6 +56,8 @@ bool job_has_left_its_end(const struct job *j, double since_s);
 /* A connection to the launcher; a negative errno. */
 int job_connect(struct job *j);
 
+/* Sends the command, a line; 0 or a negative errno. */
+int job_send(int fd, const char *command);
 /* Sends the command, a line, and reads the line of JSON that answers it. NULL with errno set. */
 json_t *job_ask(struct job *j, const char *command);
 

@@ -383,6 +383,44 @@ START_TEST(a_liar)
 }
 END_TEST
 
+/* Older ones have no number; later ones have another one. Nothing is asked of either but its
+ * status, and the line that says so is the only one. */
+START_TEST(a_launcher_of_another_build)
+{
+    static const struct {
+        const char *answer, *numbers;
+    } builds[] = {{"{\"pid\":77,\"run_id\":\"there\",\"version\":\"0.1\"}\n", "(control 0, not 1)"},
+                  {"{\"error\":\"unknown command (status or stop)\"}\n", "(control 0, not 1)"},
+                  {"{\"control\":7,\"error\":\"what?\"}\n", "(control 7, not 1)"}};
+    static char *const asks[][4] = {{"-p", "77", "stop"}, {"-p", "77", "status"}, {"status"}};
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    char said[64];
+    struct proc p;
+    end(launcher("gone")); /* the folder is there */
+    snprintf(a.sun_path, sizeof(a.sun_path), "%s/dlaunch/77.sock", tmpdir());
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+    ck_assert_int_eq(listen(fd, 5), 0);
+    for (size_t i = 0; i < ARRAY_LEN(builds) * ARRAY_LEN(asks); i++) {
+        char *argv[6] = {dlaunchctl};
+        memcpy(argv + 1, asks[i % ARRAY_LEN(asks)], sizeof(asks[0]));
+        const char *answer = builds[i / ARRAY_LEN(asks)].answer;
+        proc_start(&p, argv, NULL, 0);
+        int c = accept(fd, NULL, NULL);
+        ssize_t n = read(c, said, sizeof(said) - 1);
+        said[n > 0 ? n : 0] = '\0';
+        ck_assert_str_eq(said, "1 status\n");
+        ck_assert_int_eq(send(c, answer, strlen(answer), MSG_NOSIGNAL), strlen(answer));
+        close(c);
+        ck_assert_int_eq(proc_wait(&p, 20), 1);
+        ck_assert_msg(strstr(p.err, builds[i / ARRAY_LEN(asks)].numbers), "%s", p.err);
+        ck_assert_ptr_eq(strchr(p.err, '\n'), p.err + strlen(p.err) - 1);
+        proc_fini(&p);
+    }
+    close(fd);
+}
+END_TEST
+
 START_TEST(usage)
 {
     struct proc p;
@@ -592,6 +630,7 @@ static Suite *suite(void)
     tcase_add_test(tc, processes_of_a_job);
     tcase_add_test(tc, a_launcher_that_is_not_ready);
     tcase_add_test(tc, a_liar);
+    tcase_add_test(tc, a_launcher_of_another_build);
     tcase_add_test(tc, usage);
     tcase_add_test(tc, jobs_that_ended_are_listed_for_a_day);
     return s;

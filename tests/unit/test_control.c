@@ -181,19 +181,42 @@ END_TEST
 
 START_TEST(stopping)
 {
-    char *text = ask("stop\n");
+    char *text = ask("1 stop\n");
     ck_assert_str_eq(text, "{\"stopping\":true}\n");
     ck_assert_int_eq(stops, 1);
     free(text);
-    text = ask("stop\n");
+    text = ask("1 stop\n");
     ck_assert_int_eq(stops, 2);
     free(text);
 }
 END_TEST
 
+/* Of another build: it is told so, whatever it asks for but the status, which says it, too. */
+START_TEST(another_protocol)
+{
+    static const char *const words[] = {"stop\n",     "\n",         "2 stop\n", "2 events 0\n",
+                                        "2 follow\n", "2 stacks\n", "2\n",      "3 kill\n"};
+    for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+        char *text = ask(words[i]);
+        char theirs[] = "(control 0, not 1)";
+        theirs[9] = words[i][0] >= '0' && words[i][0] <= '9' ? words[i][0] : '0';
+        ck_assert_msg(strstr(text, "\"control\":1") && strstr(text, "\"error\":"), "%s", text);
+        ck_assert_msg(strstr(text, theirs), "%s", text);
+        free(text);
+    }
+    ck_assert_int_eq(stops, 0);
+    static const char *const asks[] = {"status\n", "1 status\n", "2 status\n"};
+    for (size_t i = 0; i < ARRAY_LEN(asks); i++) {
+        char *text = ask(asks[i]);
+        ck_assert_msg(strstr(text, "\"control\":1") && strstr(text, "RUNNING"), "%s", text);
+        free(text);
+    }
+}
+END_TEST
+
 START_TEST(unknown_commands)
 {
-    static const char *const words[] = {"\n", "stop \n", "STOP\n", "help\n", "stop\r\n"};
+    static const char *const words[] = {"1 \n", "1 stop \n", "1 STOP\n", "1 help\n", "1 stop\r\n"};
     for (size_t i = 0; i < ARRAY_LEN(words); i++) {
         char *text = ask(words[i]);
         ck_assert_str_eq(text, "{\"error\":\"unknown command (status or stop)\"}\n");
@@ -565,6 +588,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, status);
     tcase_add_test(tc, stopping);
+    tcase_add_test(tc, another_protocol);
     tcase_add_test(tc, unknown_commands);
     tcase_add_test(tc, several_requests_on_one_connection);
     tcase_add_test(tc, many_workers);

@@ -21,6 +21,7 @@
 #include "agent/process/exit_notify.h"
 #include "agent/process/oom.h"
 #include "agent/process/sweep.h"
+#include "agent/report/events.h"
 #include "agent/report/pod_message.h"
 #include "agent/report/report.h"
 #include "agent/rules/agent_rules.h"
@@ -215,6 +216,7 @@ static void die(struct agent *a)
     log_set_timeout(LOG_LAST_WORDS_MS);
     struct oom_watch *oom = oom_watch_of(features_find(a->features, &oom_feature));
     log_error("the guardian process was killed%s; ended every worker", oom ? oom_words(oom) : "");
+    events_last_words(features_find(a->features, &events_feature));
     _exit(128 + SIGKILL);
 }
 

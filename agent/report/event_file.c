@@ -168,12 +168,14 @@ size_t event_file_write(struct event_file *f, const struct event_list *l, size_t
 }
 
 /* Called with the lock. Waits as long as the thread gets on. */
-static void await_end(struct event_file *f)
+static void await_end(struct event_file *f, int most_ms)
 {
     size_t queued = f->queued;
+    uint64_t end = most_ms ? mono_ns() + (uint64_t)most_ms * 1000000 : UINT64_MAX;
     for (uint64_t until = 0; !f->ended;) {
         if (!until || f->queued != queued)
             until = mono_ns() + SILENT_MS * UINT64_C(1000000);
+        until = until < end ? until : end;
         queued = f->queued;
         if (mono_ns() >= until)
             return;
@@ -182,14 +184,14 @@ static void await_end(struct event_file *f)
     }
 }
 
-void event_file_close(struct event_file *f)
+void event_file_close(struct event_file *f, int most_ms)
 {
     if (!f)
         return;
     pthread_mutex_lock(&f->lock);
     f->closed = true;
     pthread_cond_broadcast(&f->changed);
-    await_end(f);
+    await_end(f, most_ms);
     if (!f->ended)
         log_warn("--events: %s: its file server does not answer; the last events are missing",
                  f->path);

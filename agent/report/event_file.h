@@ -21,7 +21,7 @@ size_t event_file_write(struct event_file *f, const struct event_list *l, size_t
 bool event_file_is_behind(const struct event_file *f, const struct event_list *l);
 
 /* Waits until all is written: for a reader that takes nothing a second, for a file server that does
- * not answer three. NULL is allowed. */
-void event_file_close(struct event_file *f);
+ * not answer three, and no longer than most_ms, 0: as long as it takes. NULL is allowed. */
+void event_file_close(struct event_file *f, int most_ms);
 
 #endif

@@ -8,7 +8,8 @@
 #include "agent/report/event_file.h"
 #include "core/mem.h"
 
-#define LOOK_MS 25 /* between two looks for first output and first operations */
+#define LOOK_MS       25   /* between two looks for first output and first operations */
+#define LAST_WORDS_MS 3000 /* for a process that ends at once */
 
 /* The events that were recorded of one start of a worker. */
 struct recorded {
@@ -184,6 +185,15 @@ const struct event_list *events_want(void *state)
     return &v->n->log.job;
 }
 
+static void write_last(struct events *v, int most_ms)
+{
+    struct event_log *log = &v->n->log;
+    event_log_settle(log);
+    event_file_write(v->file, &log->job, SIZE_MAX);
+    event_file_close(v->file, most_ms);
+    v->file = NULL;
+}
+
 /* The last event comes from the coordinator, or from here if there is none any more. */
 static void events_finish(void *state, const struct rdzv_result *result)
 {
@@ -202,17 +212,19 @@ static void events_finish(void *state, const struct rdzv_result *result)
                                   .cause = result->exit_code ? cause_of_stop(result->reason, first)
                                                              : CAUSE_NONE,
                                   .text = result->text});
-    event_log_settle(log);
     uv_timer_stop(&v->writer);
-    event_file_write(v->file, &log->job, SIZE_MAX);
-    event_file_close(v->file);
-    v->file = NULL;
+    write_last(v, 0);
+}
+
+void events_last_words(void *state)
+{
+    write_last(state, LAST_WORDS_MS);
 }
 
 static void events_free(void *state)
 {
     struct events *v = state;
-    event_file_close(v->file);
+    event_file_close(v->file, 0);
     free(v->workers);
     free(v);
 }

@@ -11,4 +11,8 @@ extern const struct feature events_feature;
  * the agent's life. */
 const struct event_list *events_want(void *state);
 
+/* This process ends at once, and its loop does not run any more: writes what is known here to the
+ * file of --events, within three seconds. */
+void events_last_words(void *state);
+
 #endif

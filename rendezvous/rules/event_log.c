@@ -5,6 +5,8 @@
 
 #include "core/mem.h"
 
+#define ORIGINS_MAX 4096 /* that are remembered without an event in the list */
+
 void event_log_init(struct event_log *l, const struct node_id *id)
 {
     *l = (struct event_log){.id = *id};
@@ -88,6 +90,23 @@ static uint64_t newest_of(const struct event_log *l, const struct node_id *origi
     return (uint64_t)(uintptr_t)map_get(&l->seen, origin->b, sizeof(origin->b));
 }
 
+/* Forgets the origins of which the list has no event: a job may have ever new launchers. */
+static void forget_origins(struct event_log *l)
+{
+    struct map kept;
+    map_init(&kept);
+    for (size_t i = 0; i <= l->job.n; i++) {
+        const struct node_id *id = i < l->job.n ? &l->job.e[i].origin : &l->id;
+        uint64_t newest = newest_of(l, id);
+        void **value = newest ? map_put(&kept, id->b, sizeof(id->b)) : NULL;
+        if (value)
+            *value = (void *)(uintptr_t)newest;
+    }
+    map_fini(&l->seen, NULL);
+    l->seen = kept;
+    l->most_seen = 2 * kept.n;
+}
+
 /* Takes the texts; false: the event is known. */
 static bool append_to_job(struct event_log *l, const struct event *e)
 {
@@ -98,6 +117,8 @@ static bool append_to_job(struct event_log *l, const struct event *e)
         return false;
     *value = (void *)(uintptr_t)e->seq;
     append(&l->job, e);
+    if (l->seen.n > ORIGINS_MAX && l->seen.n > l->most_seen)
+        forget_origins(l);
     struct event *newest = &l->job.e[l->job.n - 1];
     if (newest->wall_ns < l->wall_ns)
         newest->wall_ns = l->wall_ns;

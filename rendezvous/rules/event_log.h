@@ -9,7 +9,8 @@
  * coordinator whose clock is behind, has the time of the one before it. Its at_ns stays.
  *
  * An event is identified by its origin and its number there, and no list has it twice: whoever
- * connects again sends everything from the beginning. */
+ * connects again sends everything from the beginning. (After thousands of launchers, the events of
+ * one that has said nothing since then, and connects again, are there once more.) */
 #ifndef RENDEZVOUS_RULES_EVENT_LOG_H
 #define RENDEZVOUS_RULES_EVENT_LOG_H
 
@@ -35,6 +36,7 @@ struct event_log {
     uint64_t seq; /* of the newest own event */
     struct event_list own, job;
     struct map seen;              /* origin -> number of its newest event in `job` */
+    size_t most_seen;             /* origins, before some are forgotten */
     uint64_t wall_ns;             /* of the newest event in `job` */
     bool leads;                   /* the coordinator is in this process */
     bool wanted;                  /* this process wants the job's events */

@@ -29,6 +29,9 @@ const char *ledger_meaning(enum ledger_class c)
     return classes[c].meaning;
 }
 
+/* After a node's end, its own last events may be late by so much. */
+#define LATE_NS 600000000000u
+
 enum phase { JOINING, STARTING, RUNS, BARRIER, STOPPING, OVER };
 
 /* One node. */
@@ -48,7 +51,7 @@ struct track {
 
 /* The sums after some of the events. */
 struct ledger_past {
-    struct ledger sums;
+    struct ledger sums; /* of nodes, those that are not in `all` any more */
     struct track *all;
     struct map map; /* origin -> track */
     uint64_t last_ns, finish_ns;
@@ -183,12 +186,29 @@ static void take_event(struct ledger *l, struct track *t, const struct event *e)
     }
 }
 
-/* A node that the coordinator says has gone. */
-static void lose(struct ledger *l, struct track *all, const struct event *e)
+/* The node has gone, and nothing of it comes any more. */
+static void forget(struct ledger_past *p, struct track *t)
 {
-    for (struct track *t = all; t; t = t->next) {
+    map_remove(&p->map, t->origin.b, sizeof(t->origin.b));
+    p->sums.nodes++;
+    free(t->host);
+    free(t);
+}
+
+/* A node that the coordinator says has gone. Those that went long ago are forgotten, so that a job
+ * may have ever new ones. */
+static void lose(struct ledger_past *p, const struct event *e)
+{
+    for (struct track **at = &p->all, *t; (t = *at);) {
         if (t->pid == e->pid && t->host && e->host && strcmp(t->host, e->host) == 0)
-            finish(l, t, e->at_ns);
+            finish(&p->sums, t, e->at_ns);
+        bool gone = t->phase == OVER && t->since_ns + LATE_NS < e->at_ns;
+        if (gone) {
+            *at = t->next;
+            forget(p, t);
+        } else {
+            at = &t->next;
+        }
     }
 }
 
@@ -196,7 +216,7 @@ static void past_take(struct ledger_past *p, const struct event *e)
 {
     p->last_ns = e->at_ns > p->last_ns ? e->at_ns : p->last_ns;
     if (e->name == EVENT_NODE_LEAVE || e->name == EVENT_NODE_LOST) {
-        lose(&p->sums, p->all, e);
+        lose(p, e);
     } else if (e->name == EVENT_FINISH) {
         p->finish_ns = e->at_ns;
     } else if (e->name == EVENT_NODE_STATE || e->name == EVENT_NODE_LEDGER ||

@@ -9,10 +9,9 @@
  *   FAIL_CLOCK=SECONDS   the wall clock is so much ahead, and behind, in turns
  *   FAIL_NAMES=FILE      looking up a name takes a minute; FILE has which
  *   FAIL_SILENT=FILE     the server of FILE, and of all that is below it, does not answer: to open
- *                        it or to look at it takes a minute. FAIL_SILENT_WHEN=NAME: once there is
- *                        a file of that name
- *   FAIL_END=FILE        a launcher's guardian that ends closes its descriptors, makes FILE, and
- *                        takes a minute longer */
+ *                        it, to look at it, to read or write it takes a minute.
+ * FAIL_SILENT_WHEN=NAME: once there is a file of that name FAIL_END=FILE        a launcher's
+ * guardian that ends closes its descriptors, makes FILE, and takes a minute longer */
 #undef _FORTIFY_SOURCE /* would turn read() into something else here */
 #include "tests/fake/failing_calls.h"
 
@@ -307,12 +306,26 @@ int close(int fd)
     return next(fd);
 }
 
+/* To write to a file of that server takes as long. */
+static void await_server_of(int fd)
+{
+    char link[40], path[512];
+    if (!g_silent)
+        return;
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof(path) - 1);
+    path[n > 0 ? n : 0] = '\0';
+    if (n > 0 && path[0] == '/')
+        ask_server_of(path);
+}
+
 #define MOVE(type, name, kind, number, params, args) \
     type name params                                 \
     {                                                \
         NEXT(name);                                  \
         FAIL(kind, number, -1)                       \
         size_t some = piece_of(fd, n);               \
+        await_server_of(fd);                         \
         if (some == 0 && n) {                        \
             errno = EINTR;                           \
             return -1;                               \

@@ -2,7 +2,9 @@
  * attempts. */
 #include "tests/integration/job.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #define EVENTS_LINES 256
@@ -516,6 +518,31 @@ START_TEST(actions)
 }
 END_TEST
 
+/* The guardian is killed while most events wait for the file's reader: it gets them all. */
+START_TEST(events_of_a_launcher_that_was_killed)
+{
+    enum { WORKERS = 40 };
+    struct proc p;
+    static char read_so_far[1 << 16];
+    size_t len = 0;
+    ck_assert_int_eq(mkfifo(tmppath("events"), 0600), 0);
+    int fd = open(tmppath("events"), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    ck_assert_int_ge(fcntl(fd, F_SETPIPE_SZ, 4096), 0);
+    dlaunch_start(&p, NULL, "--events %%T/events -n %d %%W append %%T/up pause", WORKERS);
+    wait_lines(tmppath("up"), WORKERS, 20);
+    proc_kill(&p, SIGKILL);
+    fcntl(fd, F_SETFL, 0);
+    for (ssize_t n; (n = read(fd, read_so_far + len, sizeof(read_so_far) - 1 - len)) > 0;)
+        len += (size_t)n;
+    read_so_far[len] = '\0';
+    ck_assert_int_gt((int)len, 4096);
+    ck_assert_int_eq(count_text(read_so_far, "\"worker.start\""), WORKERS);
+    ck_assert_int_eq(read_so_far[len - 1], '\n');
+    proc_fini(&p);
+    close(fd);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("events");
@@ -528,6 +555,7 @@ static Suite *suite(void)
     tcase_add_test(tc, top_of_two_nodes);
     tcase_add_test(tc, operations_of_two_nodes);
     tcase_add_test(tc, the_file);
+    tcase_add_test(tc, events_of_a_launcher_that_was_killed);
     tcase_add_test(tc, own_lines);
     tcase_add_test(tc, actions);
     tc = test_case(s, "dlaunchctl", 120);

@@ -414,6 +414,8 @@ static const struct {
     {"message", "--pod_message %T/message", "exit 3", 3,
      "/message: its file server does not answer"},
     {"prom", "--metrics_file %T/prom", "exit 0", 0, ""},
+    {"events", "--events %T/events", "exit 3", 3,
+     "/events: its file server does not answer; the last events are missing"},
 };
 
 START_TEST(files_that_become_silent)

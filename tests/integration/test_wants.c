@@ -111,6 +111,30 @@ START_TEST(the_agent_is_killed_for_memory)
 }
 END_TEST
 
+/* The same of the guardian, and the agent says why. */
+START_TEST(the_guardian_is_killed_for_memory)
+{
+    char *dir = small_cgroup("memory", "memory.limit_in_bytes", "memory.max", "67108864");
+    struct proc p;
+    if (!dir)
+        return;
+    put(dir, "memory.memsw.limit_in_bytes", "67108864");
+    start_behind(&p, test_text("echo 0 >%s/cgroup.procs", dir), "",
+                 test_text("sh -c 'echo >%s; until test -e %s; do sleep 0.01; done; for i in 1 2 3 "
+                           "4 5; do head -c 30000000 /dev/zero | tail -n 1 >/dev/null & done; "
+                           "wait; sleep 60'",
+                           tmppath("up"), tmppath("go")));
+    wait_lines(tmppath("up"), 1, 20);
+    ck_assert(put(test_text("/proc/%d", p.pid), "oom_score_adj", "1000"));
+    write_file(tmppath("go"), "");
+    expect_status(&p, 137, 60);
+    expect_text(p.err, "the guardian process was killed, out of memory (cgroup oom_kill); ended "
+                       "every worker");
+    proc_fini(&p);
+    wait_until(is_removed, dir, 20, "the end of all processes in the cgroup");
+}
+END_TEST
+
 /* One that somebody else has killed did not want for memory. */
 START_TEST(the_agent_is_killed_by_somebody)
 {
@@ -157,6 +181,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "memory", 120);
     tcase_add_test(tc, a_worker_goes_first);
     tcase_add_test(tc, the_agent_is_killed_for_memory);
+    tcase_add_test(tc, the_guardian_is_killed_for_memory);
     tcase_add_test(tc, the_agent_is_killed_by_somebody);
     suite_add_tcase(s, tc);
     tc = test_case(s, "processes", 120);

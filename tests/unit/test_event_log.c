@@ -16,6 +16,7 @@
 
 #include "agent/report/event_file.h"
 #include "agent/report/event_json.h"
+#include "core/mem.h"
 #include "rendezvous/rules/event_log.h"
 
 static struct event_log coordinator, node;
@@ -172,6 +173,24 @@ START_TEST(a_full_list_drops_its_older_half)
 }
 END_TEST
 
+/* A new launcher every hour, for a hundred years. */
+START_TEST(origins_are_bounded)
+{
+    char text[EVENT_TEXT_MAX] = "";
+    memset(text, 'x', sizeof(text) - 1);
+    for (uint32_t i = 1; i <= 900000; i++) {
+        struct event e = {.name = EVENT_NODE_STATE, .seq = 1, .text = xstrdup(i % 16 ? "" : text)};
+        memcpy(e.origin.b, &i, sizeof(i));
+        ck_assert(event_log_take(&coordinator, &e));
+        e = (struct event){.name = EVENT_NODE_STATE, .seq = 1};
+        memcpy(e.origin.b, &i, sizeof(i));
+        ck_assert(!event_log_take(&coordinator, &e));
+    }
+    ck_assert_uint_le(coordinator.seen.n, 2 * (coordinator.job.n + 1) + 1);
+    ck_assert_uint_lt(coordinator.job.n, 200000);
+}
+END_TEST
+
 START_TEST(malformed_events_are_refused)
 {
     struct buf b = BUF_INIT;
@@ -260,7 +279,7 @@ START_TEST(a_slow_reader_of_the_event_file)
         happens(&coordinator, i);
     event_file_write(f, &coordinator.job, SIZE_MAX);
     ck_assert_int_eq(pthread_create(&reader, NULL, read_slowly, &fd), 0);
-    event_file_close(f);
+    event_file_close(f, 0);
     ck_assert_int_ge(atomic_load(&lines_read), 500);
     ck_assert_int_eq(pthread_join(reader, NULL), 0);
     ck_assert_int_eq(atomic_load(&lines_read), 600);
@@ -280,6 +299,7 @@ static Suite *suite(void)
     tcase_add_test(t, own_events_without_a_coordinator_are_kept);
     tcase_add_loop_test(t, a_full_list_drops_its_older_half, 10, 11);
     tcase_add_loop_test(t, a_full_list_drops_its_older_half, EVENT_TEXT_MAX - 1, EVENT_TEXT_MAX);
+    tcase_add_test(t, origins_are_bounded);
     tcase_add_test(t, malformed_events_are_refused);
     tcase_add_test(t, names_are_found);
     tcase_add_test(t, json_has_the_form_of_rfc_18);

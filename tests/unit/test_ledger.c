@@ -1,6 +1,7 @@
 /* The ledger: every nanosecond of every node is in one class. */
 #include "tests/lib/test.h"
 
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -177,6 +178,44 @@ START_TEST(events_that_the_list_has_dropped)
 }
 END_TEST
 
+/* A pod that ends every hour, and another one in its place. */
+START_TEST(nodes_that_have_gone_are_forgotten)
+{
+    enum { PODS = 200 };
+    struct ledger l;
+    size_t used[2];
+    put(1, EVENT_SUBMIT, 0, NULL);
+    ledger_keep(&g_log.job);
+    for (int round = 0, pod = 0; round < 2; round++) {
+        for (int i = 0; i < PODS; i++, pod++) {
+            double at = 3600.0 * pod;
+            const struct {
+                enum event_name name;
+                double at;
+                const char *text;
+            } events[] = {{EVENT_NODE_STATE, at, "RENDEZVOUS"},
+                          {EVENT_NODE_STATE, at + 1, "RUNNING"},
+                          {EVENT_NODE_LOST, at + 3601, NULL},
+                          {EVENT_NODE_STATE, at + 3602, "STOPPING"}};
+            for (size_t k = 0; k < ARRAY_LEN(events); k++) {
+                struct event e = {.name = events[k].name,
+                                  .at_ns = (uint64_t)(events[k].at * 1e9),
+                                  .pid = pod,
+                                  .host = "host",
+                                  .text = events[k].text};
+                memcpy(e.origin.b, &pod, sizeof(pod));
+                g_log.job.on_drop(g_log.job.past, &e);
+            }
+        }
+        used[round] = mallinfo2().uordblks;
+        l = account(0);
+        ck_assert_int_eq(l.nodes, pod);
+        ck_assert_uint_eq(l.total_ns, (uint64_t)pod * 3601 * S);
+    }
+    ck_assert_uint_le(used[1], used[0] + 4096);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("ledger");
@@ -185,6 +224,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_job_of_two_nodes_with_a_restart);
     tcase_add_test(tc, a_node_that_is_lost_and_a_job_that_runs);
     tcase_add_test(tc, events_that_the_list_has_dropped);
+    tcase_add_test(tc, nodes_that_have_gone_are_forgotten);
     tcase_add_loop_test(tc, the_sum_is_the_whole, 0, 30);
     return s;
 }

@@ -34,7 +34,7 @@ bool parse_has(const char *ranges, long n);
 bool parse_is_variable(const char *s, size_t len);
 /* Describes the name in words, for messages about `s`, which may go on behind the name. */
 #define PARSE_NO_VARIABLE \
-    "'%.60s' is not a valid variable name (letters, digits and _, not beginning with a digit)"
+    "'%.*s' is not a valid variable name (letters, digits and _, not beginning with a digit)"
 
 /* Whether the text names variables for a job: NAME, NAME=VALUE, a prefix of names with * behind it,
  * or "*" alone for all variables. */

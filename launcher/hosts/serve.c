@@ -76,12 +76,12 @@ static int check_options(struct options *o, struct err *e)
 {
     for (int i = 0; i < OPT_COUNT; i++) {
         if (o->value[i].from == FROM_ARGV && !may_serve(i))
-            return err_set(e, -EINVAL, "%s has no effect with --serve: give it to dlaunch -H",
-                           opt_where(o, i));
+            return err_set(e, -EINVAL, "%s has no effect with %s: give it to dlaunch -H",
+                           opt_where(o, i), opt_where(o, OPT_serve));
     }
     if (o->command)
-        return err_set(e, -EINVAL, "--serve runs no program: give %.100s to dlaunch -H",
-                       o->command[0]);
+        return err_set(e, -EINVAL, "%s runs no program: give %.100s to dlaunch -H",
+                       opt_where(o, OPT_serve), o->command[0]);
     return 0;
 }
 

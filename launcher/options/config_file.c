@@ -259,7 +259,7 @@ static int read_env(struct reader *r, const char *name, const char *value)
     struct options *o = r->o;
     size_t len = strlen(name);
     if (!parse_is_variable(name, len))
-        return complain(r, PARSE_NO_VARIABLE, name);
+        return complain(r, PARSE_NO_VARIABLE, (int)strnlen(name, 60), name);
     for (size_t i = 0; i < o->nenv; i++) {
         if (strncmp(o->env[i], name, len) == 0 && o->env[i][len] == '=')
             return complain(r, "%s is given twice (first at %s)", name, o->env_source[i]);

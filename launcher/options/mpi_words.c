@@ -139,7 +139,7 @@ static int check_name(const char *word, const char *name, struct err *e)
 {
     return parse_is_variable(name, strlen(name))
                ? 0
-               : err_set(e, -EINVAL, "%s: " PARSE_NO_VARIABLE, word, name);
+               : err_set(e, -EINVAL, "%s: " PARSE_NO_VARIABLE, word, (int)strnlen(name, 60), name);
 }
 
 static int read_variable(const struct mpi_words_to *to, const char *word, char **values,
@@ -171,7 +171,9 @@ static int read_list(const struct mpi_words_to *to, const char *word, char **val
         size_t len = strcspn(s, ",");
         char *name = xstrndup(s, len);
         bool ok = !strchr(name, '=') && parse_is_export(name);
-        int rc = ok ? 0 : err_set(e, -EINVAL, "%s: " PARSE_NO_VARIABLE, word, name);
+        int rc =
+            ok ? 0
+               : err_set(e, -EINVAL, "%s: " PARSE_NO_VARIABLE, word, (int)strnlen(name, 60), name);
         if (ok)
             to->export(to->arg, name);
         free(name);

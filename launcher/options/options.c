@@ -377,7 +377,7 @@ static const char **append(struct options *o, const char **to, const char *text)
 static int check(enum opt_id id, const char *text, struct err *e)
 {
     if (id == OPT_export && !parse_is_export(text))
-        return err_set(e, -EINVAL, PARSE_NO_VARIABLE, text);
+        return err_set(e, -EINVAL, PARSE_NO_VARIABLE, (int)strcspn(text, "="), text);
     return opt_check(id, text, e);
 }
 
@@ -580,6 +580,13 @@ static int unknown(const char *a, struct err *e)
                    other ? other : near);
 }
 
+/* The option as it was typed: a letter, the beginning of its name, - for _. */
+static const char *typed(struct options *o, const struct path_test *m, const char *a)
+{
+    return m->letter ? options_printf(o, "-%c", opt_table[m->id].letter)
+                     : options_printf(o, "%.*s", (int)strcspn(a, "="), a);
+}
+
 /* Reads -m and the letters joined to it; the last letter may take the rest as its value. */
 static int read_letters(struct options *o, struct path_test *m, const char *a, struct err *e)
 {
@@ -592,7 +599,7 @@ static int read_letters(struct options *o, struct path_test *m, const char *a, s
             return unknown(a, e); /* -host */
         if (next == OPT_COUNT)
             return err_set(e, -EINVAL, "-%c takes no value: %.100s", opt_table[m->id].letter, a);
-        o->value[m->id] = (struct opt_value){"1", opt_table[m->id].name, FROM_ARGV};
+        o->value[m->id] = (struct opt_value){"1", typed(o, m, a), FROM_ARGV};
         m->id = next;
         m->value = rest[1] == '=' ? rest + 2 : rest[1] ? rest + 1 : NULL;
     }
@@ -643,16 +650,17 @@ int options_read_argv(struct options *o, int argc, char **argv, struct err *e)
             return -EINVAL;
         o->brief_help = m.letter && m.id == OPT_help;
         const struct opt *opt = &opt_table[m.id];
+        const char *name = typed(o, &m, a);
         if (opt->kind == KIND_FLAG) {
             if (m.value)
-                return err_set(e, -EINVAL, "%s takes no value: %.100s", opt->name, a);
+                return err_set(e, -EINVAL, "%s takes no value: %.100s", name, a);
             m.value = "1";
         } else if (!m.value) {
             if (i + 1 >= argc || classify(o, argv[i + 1], &next) != ARG_PLAIN)
-                return err_set(e, -EINVAL, "%s needs a value (%s)", opt->name, opt->values);
+                return err_set(e, -EINVAL, "%s needs a value (%s)", name, opt->values);
             m.value = argv[++i];
         }
-        if (options_set(o, m.id, m.value, FROM_ARGV, opt->name, e) < 0)
+        if (options_set(o, m.id, m.value, FROM_ARGV, name, e) < 0)
             return -EINVAL;
         if (opt_given(o, OPT_help) || opt_given(o, OPT_version))
             return 0;

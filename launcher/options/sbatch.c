@@ -19,14 +19,12 @@ static int check(struct options *o, struct err *e)
         OPT_daemon,      OPT_no_detect};
     for (size_t i = 0; i < ARRAY_LEN(elsewhere); i++) {
         if (o->value[elsewhere[i]].from == FROM_ARGV)
-            return err_set(
-                e, -EINVAL,
-                "--print_sbatch: Slurm chooses the hosts, and where they meet; leave out "
-                "%s",
-                opt_where(o, elsewhere[i]));
+            return err_set(e, -EINVAL,
+                           "%s: Slurm chooses the hosts, and where they meet; leave out %s",
+                           opt_where(o, OPT_print_sbatch), opt_where(o, elsewhere[i]));
     }
     if (!o->command || o->command_from != FROM_ARGV)
-        return err_set(e, -EINVAL, "--print_sbatch: no program is given");
+        return err_set(e, -EINVAL, "%s: no program is given", opt_where(o, OPT_print_sbatch));
     return 0;
 }
 

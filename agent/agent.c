@@ -32,6 +32,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/parse.h"
+#include "core/timed_call.h"
 #include "core/uvx.h"
 #include "rendezvous/rules/text.h"
 
@@ -63,6 +64,7 @@ struct agent {
     const struct rdzv_result *result; /* how the job has ended; NULL: it has not */
     char *lost_output; /* the first text about output that could not be written; NULL: none */
     bool hurried;      /* other nodes are not waited for */
+    uint32_t handled;  /* page->sent when a signal was handled last */
     int nclosing;
     struct agent_worker_status *status; /* for agent_get_status */
 };
@@ -224,6 +226,7 @@ static void die(struct agent *a)
 
 static void free_agent(struct agent *a)
 {
+    timed_call_ask(NULL, NULL);
     worker_group_free(&a->group);
     features_free(a->features);
     agent_rules_free(a->rules);
@@ -293,6 +296,13 @@ static void on_output_written(void *arg, bool all)
     advance(a);
 }
 
+/* Whether a request to stop waits for the loop. */
+static bool is_asked_to_stop(void *arg)
+{
+    const struct agent *a = arg;
+    return atomic_load(&a->link->page->sent) != a->handled;
+}
+
 /* Reports, and waits for the readers of the last output: UNREAD_S at most if the job was asked to
  * stop and a reader takes nothing. */
 static void finish(struct agent *a)
@@ -301,6 +311,7 @@ static void finish(struct agent *a)
     const struct failure *first = result->n ? &result->failures[0] : NULL;
     int exit_status = agent_rules_exit_status(a->rules);
     bool requested = report_was_stopped(result->reason) || result->reason == STOP_TIMEOUT;
+    timed_call_ask(is_asked_to_stop, a); /* who is in a hurry waits for no file server any more */
     features_finish(a->features, result);
     if (first && first->local_rank >= 0 && first->local_rank < a->node.job->nproc &&
         a->node.workers[first->local_rank].rank == first->rank)
@@ -730,6 +741,7 @@ static void on_signal(void *arg, int signo)
     struct agent *a = arg;
     char name[24];
     atomic_fetch_add(&a->link->page->heard, 1);
+    a->handled = atomic_load(&a->link->page->sent);
     if (job_is_stopped_by(a->node.job, signo)) {
         if (signo == SIGTSTP)
             guardian_refuse_suspend(a->link);

@@ -383,8 +383,10 @@ static void handle_signal(struct guardian *g, int sig)
     } else if (sig == SIGTSTP && g->opts->isolation == ISOLATE_PIDNS) {
         log_warn("not suspended: the first process of a PID namespace cannot be (--isolate pidns)");
     } else if (sig == SIGCONT || is_listed(g->opts->forward_signals, sig)) {
-        if (g->opts->stop_signals && is_listed(g->opts->stop_signals, sig))
+        if (g->opts->stop_signals && is_listed(g->opts->stop_signals, sig)) {
             note_stop(g, sig);
+            atomic_fetch_add(&g->page->sent, 1);
+        }
         if (g->agent > 0)
             kill(g->agent, sig);
         if (g->agent > 0)

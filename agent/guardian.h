@@ -32,6 +32,7 @@ struct guardian_page {
     _Atomic uint32_t nworkers;     /* workers started and not yet reaped, for messages */
     _Atomic uint32_t suspended;    /* 1: the agent stops, or is stopped, by guardian_suspend() */
     _Atomic uint32_t heard;        /* stop signals that the agent has handled */
+    _Atomic uint32_t sent;         /* stop signals that the guardian, which writes it, passed on */
     _Atomic uint32_t refused;      /* 1: the agent does not stop for the last SIGTSTP */
     _Atomic uint64_t oom_reported; /* of both watches for kills by the kernel (oom.h) */
     char cgroup[256];              /* to be killed and removed; "" none */

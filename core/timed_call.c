@@ -9,6 +9,8 @@
 #include "core/mem.h"
 #include "core/thread.h"
 
+#define LEAST_MS 500 /* for a server that is slow, when somebody is in a hurry */
+
 /* The owner and the thread of a call share the struct; the one that is done last frees the
  * struct. */
 struct timed_calls {
@@ -68,13 +70,33 @@ struct timed_calls *timed_calls_new(void)
     return p;
 }
 
+static struct {
+    bool (*hurried)(void *arg);
+    void *arg;
+} g_asked;
+
+void timed_call_ask(bool (*hurried)(void *arg), void *arg)
+{
+    g_asked.hurried = hurried;
+    g_asked.arg = arg;
+}
+
+bool timed_call_is_hurried(uint64_t since_ns)
+{
+    return g_asked.hurried && mono_ns() - since_ns >= LEAST_MS * UINT64_C(1000000) &&
+           g_asked.hurried(g_asked.arg);
+}
+
 /* Called with the lock. True: the call has returned. */
 static bool await(struct timed_calls *p, int ms)
 {
-    uint64_t until = mono_ns() + (uint64_t)ms * 1000000u;
-    const struct timespec ts = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
-    while (p->busy && mono_ns() < until)
+    uint64_t since = mono_ns(), until = since + (uint64_t)ms * 1000000u, now;
+    while (p->busy && (now = mono_ns()) < until && !timed_call_is_hurried(since)) {
+        uint64_t look = now + TIMED_CALL_LOOK_MS * UINT64_C(1000000);
+        uint64_t at = g_asked.hurried && look < until ? look : until;
+        const struct timespec ts = {(time_t)(at / 1000000000u), (long)(at % 1000000000u)};
         pthread_cond_timedwait(&p->returned, &p->lock, &ts);
+    }
     return !p->busy;
 }
 

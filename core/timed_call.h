@@ -4,6 +4,7 @@
 #define CORE_TIMED_CALL_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Remembers whether a call has not returned, for calls that would be answered by the same server.
  */
@@ -18,6 +19,13 @@ struct timed_calls *timed_calls_new(void);
  * to look at the file at all would be worse. */
 bool timed_call(struct timed_calls *p, void (*work)(void *arg), void *arg, void (*drop)(void *arg),
                 int ms);
+
+/* Asked while this thread waits: whether the wait is to end, because somebody is in a hurry. NULL:
+ * nobody is asked. */
+void timed_call_ask(bool (*hurried)(void *arg), void *arg);
+/* Whether a wait that began then (mono_ns()) is to end; never within the first half second. */
+bool timed_call_is_hurried(uint64_t since_ns);
+#define TIMED_CALL_LOOK_MS 20 /* between two such questions */
 
 void timed_calls_free(struct timed_calls *p); /* NULL is allowed; calls may still be under way */
 

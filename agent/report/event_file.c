@@ -19,6 +19,7 @@
 #include "core/mem.h"
 #include "core/named_file.h"
 #include "core/thread.h"
+#include "core/timed_call.h"
 
 #define LAST_LINES_MS 1000        /* for a reader that takes nothing, at the end */
 #define SILENT_MS     3000        /* for a file server that writes nothing, at the end */
@@ -171,15 +172,18 @@ size_t event_file_write(struct event_file *f, const struct event_list *l, size_t
 static void await_end(struct event_file *f, int most_ms)
 {
     size_t queued = f->queued;
-    uint64_t end = most_ms ? mono_ns() + (uint64_t)most_ms * 1000000 : UINT64_MAX;
-    for (uint64_t until = 0; !f->ended;) {
+    uint64_t now = mono_ns(), since = now;
+    uint64_t end = most_ms ? now + (uint64_t)most_ms * 1000000 : UINT64_MAX;
+    for (uint64_t until = 0; !f->ended; now = mono_ns()) {
         if (!until || f->queued != queued)
-            until = mono_ns() + SILENT_MS * UINT64_C(1000000);
+            until = now + SILENT_MS * UINT64_C(1000000);
         until = until < end ? until : end;
         queued = f->queued;
-        if (mono_ns() >= until)
+        if (now >= until || timed_call_is_hurried(since))
             return;
-        const struct timespec ts = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+        uint64_t look = now + TIMED_CALL_LOOK_MS * UINT64_C(1000000),
+                 at = look < until ? look : until;
+        const struct timespec ts = {(time_t)(at / 1000000000u), (long)(at % 1000000000u)};
         pthread_cond_timedwait(&f->changed, &f->lock, &ts);
     }
 }

@@ -1,9 +1,9 @@
 /* control.h: the control socket of a running launcher, for dlaunchctl(1).
  *
- * A client of the same user (or root) sends a line and gets a line of JSON. The line begins with the
- * number of the protocol, as in "1 stop"; "control" of a status is the launcher's. Where they differ,
- * the launcher answers nothing but status, and dlaunchctl asks for nothing else:
- *     status    {"pid": ..., "state": "RUNNING", "workers": [{"rank": 0, ...}, ...], ...}
+ * A client of the same user (or root) sends a line and gets a line of JSON. The line begins with
+ * the number of the protocol, as in "1 stop"; "control" of a status is the launcher's. Where they
+ * differ, the launcher answers nothing but status, and dlaunchctl asks for nothing else.
+ *     status    {"control": ..., "pid": ..., "state": "RUNNING", "workers": [{...}, ...], ...}
  *     stop      {"stopping": true}
  *     kill, restart, signal N RANKS    {"job": whether all nodes were asked}
  *     stacks RANKS    {"tree": ..., "ranks": ..., "text": ...} of all nodes (stack_tree.h)

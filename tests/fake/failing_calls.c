@@ -9,9 +9,11 @@
  *   FAIL_CLOCK=SECONDS   the wall clock is so much ahead, and behind, in turns
  *   FAIL_NAMES=FILE      looking up a name takes a minute; FILE has which
  *   FAIL_SILENT=FILE     the server of FILE, and of all that is below it, does not answer: to open
- *                        it, to look at it, to read or write it takes a minute.
- * FAIL_SILENT_WHEN=NAME: once there is a file of that name FAIL_END=FILE        a launcher's
- * guardian that ends closes its descriptors, makes FILE, and takes a minute longer */
+ *                        it, to look at it, to read or write it takes a minute
+ *   FAIL_SILENT_WHEN=NAME  from when on: once there is a file of that name
+ *   FAIL_SILENT_SAYS=NAME  a file that is made when the first such call begins
+ *   FAIL_END=FILE        a launcher's guardian that ends closes its descriptors, makes FILE, and
+ *                        takes a minute longer */
 #undef _FORTIFY_SOURCE /* would turn read() into something else here */
 #include "tests/fake/failing_calls.h"
 
@@ -28,6 +30,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -48,7 +51,7 @@ static int g_kind = -1;
 static uint32_t g_at;
 static size_t g_short;
 static long g_clock;
-static const char *g_names, *g_silent, *g_silent_when;
+static const char *g_names, *g_silent, *g_silent_when, *g_silent_says;
 static atomic_uint g_turn;
 
 static const char *const kind_names[] = {FAILING_CALLS(FAILING_NAME)};
@@ -62,6 +65,7 @@ __attribute__((constructor)) static void begin(void)
     g_names = getenv("FAIL_NAMES");
     g_silent = getenv("FAIL_SILENT");
     g_silent_when = getenv("FAIL_SILENT_WHEN");
+    g_silent_says = getenv("FAIL_SILENT_SAYS");
     g_clock = clock ? atol(clock) : 0;
     g_short = piece ? (size_t)atol(piece) : 0;
     if (call && (colon = strchr(call, ':'))) {
@@ -236,8 +240,11 @@ static void ask_server_of(const char *path)
         return;
     size_t len = strlen(g_silent);
     bool below = strncmp(path, g_silent, len) == 0 && (path[len] == '\0' || path[len] == '/');
-    if (below || (g_silent_when && strncmp(path, name + 1, strlen(name + 1)) == 0))
-        sleep_a_minute();
+    if (!below && (!g_silent_when || strncmp(path, name + 1, strlen(name + 1)) != 0))
+        return;
+    if (g_silent_says)
+        syscall(SYS_close, syscall(SYS_openat, AT_FDCWD, g_silent_says, O_WRONLY | O_CREAT, 0600));
+    sleep_a_minute();
 }
 
 int mkdir(const char *path, mode_t mode)

@@ -433,6 +433,41 @@ START_TEST(files_that_become_silent)
 }
 END_TEST
 
+static bool is_there(void *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+/* A request to stop ends the waits at the end of a job, of six seconds each. */
+START_TEST(a_signal_ends_the_wait_for_a_file_server)
+{
+    struct proc p;
+    if (test_skip_sanitized("the fake calls must be in front of a sanitizer, which comes first"))
+        return;
+    setup_counters();
+    mkdir(tmppath("dead"), 0700);
+    char *env[] = {test_text("LD_PRELOAD=%s", build_path("tests/fake/failing_calls.so")),
+                   test_text("FAIL_COUNTERS=%s", g_counters),
+                   test_text("FAIL_SILENT=%s", tmppath("dead")),
+                   test_text("FAIL_SILENT_WHEN=%s", tmppath("down")),
+                   test_text("FAIL_SILENT_SAYS=%s", tmppath("asked")),
+                   g_marker,
+                   NULL};
+    dlaunch_start(&p, env,
+                  "--report %%T/dead/report --pod_message %%T/dead/message %%W append %%T/down "
+                  "exit 3");
+    wait_until(is_there, tmppath("asked"), 20, "the file server is asked");
+    uint64_t start = mono_ns();
+    proc_kill(&p, SIGTERM);
+    expect_status(&p, 3, 25);
+    double waited = (double)(mono_ns() - start) / 1e9;
+    printf("a signal ended the waits for a file server after %.1f s\n", waited);
+    ck_assert(waited < test_seconds(5));
+    proc_fini(&p);
+    check_nothing_left("a silent file server and a signal");
+}
+END_TEST
+
 START_TEST(a_progress_file_that_is_silent)
 {
     const char *file = tmppath("progress");
@@ -464,6 +499,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_progress_file_that_is_silent);
     tcase_add_test(tc, a_checkpoint_that_is_silent);
     tcase_add_loop_test(tc, files_that_become_silent, 0, ARRAY_LEN(g_later));
+    tcase_add_test(tc, a_signal_ends_the_wait_for_a_file_server);
     return s;
 }
 

@@ -251,7 +251,7 @@ int mpi_words_read(const struct mpi_words_to *to, int n, char **words, struct er
     int used = 1, rc;
     if (!w)
         return 0;
-    char *name = w->option ? xstrdup(w->option) : xstrndup(words[0], len);
+    char *name = xstrndup(words[0], len);
     if (equals)
         values = &joined;
     else

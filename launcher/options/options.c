@@ -580,11 +580,15 @@ static int unknown(const char *a, struct err *e)
                    other ? other : near);
 }
 
-/* The option as it was typed: a letter, the beginning of its name, - for _. */
+/* The option as it was typed: its letter, or - for _ in its name. The beginning of a name is given
+ * whole, so that nobody has to guess which option it was taken for. */
 static const char *typed(struct options *o, const struct path_test *m, const char *a)
 {
-    return m->letter ? options_printf(o, "-%c", opt_table[m->id].letter)
-                     : options_printf(o, "%.*s", (int)strcspn(a, "="), a);
+    const struct opt *opt = &opt_table[m->id];
+    size_t len = strcspn(a, "=");
+    if (m->letter)
+        return options_printf(o, "-%c", opt->letter);
+    return len == strlen(opt->name) ? options_printf(o, "%.*s", (int)len, a) : opt->name;
 }
 
 /* Reads -m and the letters joined to it; the last letter may take the rest as its value. */

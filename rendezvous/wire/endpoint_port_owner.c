@@ -107,7 +107,7 @@ struct process {
 /* False: there is none, or it is another user's. */
 static bool look_at(pid_t pid, struct process *p)
 {
-    char path[64], status[4096];
+    char path[64], status[16384];
     snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
     if (fd_read_file(AT_FDCWD, path, status, sizeof(status)) <= 0)
         return false;

@@ -77,7 +77,7 @@ static const struct {
     {"--serve_port 29391", "--serve_port has no effect without --host or --hostfile"},
     {"--serve", "--serve runs no program: give "},
     {"--serve --nnodes 2", "--nnodes has no effect with --serve: give it to dlaunch -H"},
-    {"-np 7 -ppn 4", "--np 7: not a whole number of nodes with 4 workers each"},
+    {"-np 7 -ppn 4", "-np 7: not a whole number of nodes with 4 workers each"},
     {"--nodes 2", "unknown option --nodes (use --nnodes for nodes and --nproc_per_node for the "
                   "workers on a node)"},
     {"--hostfile=h", "--hostfile: h: No such file or directory"},

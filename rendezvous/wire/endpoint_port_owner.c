@@ -130,12 +130,12 @@ bool endpoint_port_is_let_go(int port)
 {
     struct process agent, guardian;
     pid_t owner = owner_of(port);
-    if (!owner || !look_at(owner, &agent) || strcmp(agent.name, ENDPOINT_AGENT) != 0)
+    if (!owner || !look_at(owner, &agent) || strcmp(agent.name, ENDPOINT_AGENT) != 0 ||
+        !agent.program[0])
         return false;
     bool seen = look_at(agent.parent, &guardian);
     bool killed = seen && (guardian.state == 'Z' || guardian.pending & 1ul << (SIGKILL - 1));
-    bool other = seen && guardian.program[0] &&
-                 (strcmp(guardian.program, agent.program) != 0 ||
-                  strcmp(guardian.name, ENDPOINT_AGENT) == 0);
+    bool other = seen && (strcmp(guardian.program, agent.program) != 0 ||
+                          strcmp(guardian.name, ENDPOINT_AGENT) == 0);
     return !seen || killed || other;
 }

@@ -389,15 +389,16 @@ START_TEST(a_launcher_of_another_build)
 {
     static const struct {
         const char *answer, *numbers;
-    } builds[] = {{"{\"pid\":77,\"run_id\":\"there\",\"version\":\"0.1\"}\n", "(control 0, not 1)"},
+    } builds[] = {{"{\"pid\":1,\"run_id\":\"there\",\"version\":\"0.1\"}\n", "(control 0, not 1)"},
                   {"{\"error\":\"unknown command (status or stop)\"}\n", "(control 0, not 1)"},
                   {"{\"control\":7,\"error\":\"what?\"}\n", "(control 7, not 1)"}};
-    static char *const asks[][4] = {{"-p", "77", "stop"}, {"-p", "77", "status"}, {"status"}};
+    char *own = test_text("%d", getpid());
+    char *const asks[][4] = {{"-p", own, "stop"}, {"-p", own, "status"}, {"status"}};
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     char said[64];
     struct proc p;
     end(launcher("gone")); /* the folder is there */
-    snprintf(a.sun_path, sizeof(a.sun_path), "%s/dlaunch/77.sock", tmpdir());
+    snprintf(a.sun_path, sizeof(a.sun_path), "%s/dlaunch/%s.sock", tmpdir(), own);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ck_assert_int_eq(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
     ck_assert_int_eq(listen(fd, 5), 0);

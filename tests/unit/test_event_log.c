@@ -173,19 +173,21 @@ START_TEST(a_full_list_drops_its_older_half)
 }
 END_TEST
 
-/* A new launcher every hour, for a hundred years. */
+/* A new launcher every hour, for seventeen years. */
 START_TEST(origins_are_bounded)
 {
     char text[EVENT_TEXT_MAX] = "";
+    bool new_ones = true, known_ones = false;
     memset(text, 'x', sizeof(text) - 1);
-    for (uint32_t i = 1; i <= 900000; i++) {
+    for (uint32_t i = 1; i <= 150000; i++) {
         struct event e = {.name = EVENT_NODE_STATE, .seq = 1, .text = xstrdup(i % 16 ? "" : text)};
         memcpy(e.origin.b, &i, sizeof(i));
-        ck_assert(event_log_take(&coordinator, &e));
+        new_ones &= event_log_take(&coordinator, &e);
         e = (struct event){.name = EVENT_NODE_STATE, .seq = 1};
         memcpy(e.origin.b, &i, sizeof(i));
-        ck_assert(!event_log_take(&coordinator, &e));
+        known_ones |= event_log_take(&coordinator, &e);
     }
+    ck_assert(new_ones && !known_ones);
     ck_assert_uint_le(coordinator.seen.n, 2 * (coordinator.job.n + 1) + 1);
     ck_assert_uint_lt(coordinator.job.n, 200000);
 }

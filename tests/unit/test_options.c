@@ -454,7 +454,7 @@ START_TEST(sources)
     ck_assert_int_eq(options_read_env(&o, env, NULL), 0);
     options_set(&o, OPT_timeout, "5", FROM_FILE, "job.ini:7", NULL);
     ck_assert_str_eq(opt_where(&o, OPT_nproc_per_node), "--nproc_per_node");
-    ck_assert_str_eq(opt_where(&o, OPT_redirects), "--redirects");
+    ck_assert_str_eq(opt_where(&o, OPT_redirects), "-r");
     ck_assert_str_eq(opt_where(&o, OPT_nnodes), "PET_NNODES");
     ck_assert_str_eq(opt_where(&o, OPT_role), "DLAUNCH_ROLE");
     ck_assert_str_eq(opt_where(&o, OPT_timeout), "job.ini:7: timeout");

@@ -513,7 +513,7 @@ int host_list_read(struct host_list *l, struct options *o, struct err *e)
             continue;
         if (from != OPT_COUNT && o->value[from].from == o->value[id].from)
             return err_set(e, -EINVAL, "%s cannot be combined with %s", opt_where(o, id),
-                           opt_table[from].name);
+                           opt_where(o, from));
         from = id;
     }
     if (from == OPT_COUNT)
@@ -523,8 +523,8 @@ int host_list_read(struct host_list *l, struct options *o, struct err *e)
             return err_wrap(e, "%s", opt_where(o, from));
     }
     if (opt_given(o, OPT_include) && opt_given(o, OPT_exclude))
-        return err_set(e, -EINVAL, "%s cannot be combined with --include",
-                       opt_where(o, OPT_exclude));
+        return err_set(e, -EINVAL, "%s cannot be combined with %s", opt_where(o, OPT_exclude),
+                       opt_where(o, OPT_include));
     if (filter(l, o, OPT_include, e) < 0 || filter(l, o, OPT_exclude, e) < 0)
         return -EINVAL;
     long np = opt_given(o, OPT_np) ? opt_number(o, OPT_np) : 0;

@@ -242,7 +242,7 @@ END_TEST
 START_TEST(options_that_make_no_sense)
 {
     static const char *const lines[][2] = {
-        {"-o json true", "--output: has an effect only with --doctor"},
+        {"-o json true", "-o: has an effect only with --doctor"},
         {"--check_command true true", "--check_command: needs --doctor or --preflight"},
         {"--doctor --daemon true", "--doctor: cannot be combined with --daemon"},
         {"--doctor --nnodes 2 --rdzv_backend c10d --rdzv_only --rdzv_endpoint :1", "--doctor"},

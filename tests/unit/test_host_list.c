@@ -238,16 +238,16 @@ static const struct {
     {"--host_discovery_script false ./t", "! --host_discovery_script: false: exit status 1"},
     {"-H w0:2,w1:2 -i w1:1 ./t", "w1:1+1=1"},
     {"-H w0:2,w1:2 -e w1 ./t", "w0:2=2"},
-    {"-H w0,w1 -e w1 -i w0 ./t", "! --exclude cannot be combined with --include"},
-    {"-H a -f x ./t", "! --hostfile cannot be combined with --host"},
-    {"-f /nonexistent ./t", "! --hostfile: /nonexistent: No such file or directory"},
-    {"-H a:1 -n 2 ./t", "! --np: 2 workers, but the hosts have 1 slots (a:1); --oversubscribe, "
+    {"-H w0,w1 -e w1 -i w0 ./t", "! -e cannot be combined with -i"},
+    {"-H a -f x ./t", "! -f cannot be combined with -H"},
+    {"-f /nonexistent ./t", "! -f: /nonexistent: No such file or directory"},
+    {"-H a:1 -n 2 ./t", "! -n: 2 workers, but the hosts have 1 slots (a:1); --oversubscribe, "
                         "--ppn or max_slots allows more"},
     {"-n 8 ./t", "nnodes=1 nproc=8"},
     {"-n 8 -ppn 4 ./t", "nnodes=2 nproc=4"},
     {"--nnodes 2 -np 8 ./t", "nnodes=2 nproc=4"},
     {"-ppn 3 ./t", "nnodes=1 nproc=3"},
-    {"-n 7 -ppn 4 ./t", "! --np 7: not a whole number of nodes with 4 workers each"},
+    {"-n 7 -ppn 4 ./t", "! -n 7: not a whole number of nodes with 4 workers each"},
     {"--ssh_port 22 ./t", "! --ssh_port has no effect without --host or --hostfile"},
 };
 

@@ -942,7 +942,7 @@ START_TEST(program_mistakes)
     FAILS(127, "nothing.py", "nothing.py");
     FAILS(127, "the name of the program is empty", "");
     TR_FAILS(127, "nothing.py: No such file or directory", "nothing.py");
-    FAILS(2, "--module and --no_python exclude each other", "-m", "--no_python", "x");
+    FAILS(2, "-m and --no_python exclude each other", "-m", "--no_python", "x");
     TR_FAILS(1, "exclude each other", "-m", "--no_python", "x");
 }
 END_TEST

@@ -7,7 +7,7 @@ static void forget_output(struct member_state *m)
     enum member_phase phase = m->status.phase;
     uint64_t sent = m->status.send_ns;
     m->status = (struct rdzv_status){.phase = phase, .send_ns = sent < now ? 0 : sent};
-    buf_fini(&m->failure_bytes);
+    buf_fini(&m->failures.taken);
     m->rules.hello.prev_rank = 0;
     m->rules.hello.seen_epoch = 0;
     if (!(m->due & DUE_LOG))

@@ -100,12 +100,6 @@ static inline bool console_takes(const struct console *c)
     return c->kind != CONSOLE_NULL && c->kind != CONSOLE_DEAD;
 }
 
-/* Whether unfinished lines are shown, a while after their beginning. */
-static inline bool console_wants_partials(const struct console *c)
-{
-    return c->tty || c->kind == CONSOLE_JOB;
-}
-
 /* Ends a colour that is still on. */
 void console_end(struct console *c, uint64_t now_ns);
 

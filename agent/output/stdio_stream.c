@@ -126,11 +126,9 @@ static void stream_fold(struct stdio_stream *s, struct stream_buffers *b, const 
 }
 
 /* Returns how many bytes of the unfinished line are whole: the beginning of a colour or of a
- * character does not go to a terminal without its rest. */
+ * character does not go to a console without its rest. */
 static size_t whole_units(const struct stdio_stream *s)
 {
-    if (!s->console || !console_wants_partials(s->console))
-        return s->len;
     return s->len - escape_tail(s->line + s->shown, s->len - s->shown, ESCAPE_TERMINAL);
 }
 
@@ -204,6 +202,31 @@ static void let_go(struct stdio_stream *s, size_t n)
     }
 }
 
+/* Shows the first n bytes of the unfinished line. */
+static void show_beginning(struct stdio_stream *s, struct stream_buffers *b, size_t n,
+                           uint64_t now_ns)
+{
+    if (n <= s->shown)
+        return;
+    if (s->fold)
+        fold_settle(s->fold, &s->source, now_ns);
+    stream_show(s, b, s->line + s->shown, n - s->shown, now_ns);
+    s->since_ns = s->last_ns = now_ns;
+    if (s->filter)
+        s->shown = n;
+    else
+        let_go(s, n);
+}
+
+/* A carriage return ends an update of a progress bar, and begins the next one. */
+static void show_updates(struct stdio_stream *s, struct stream_buffers *b, uint64_t now_ns)
+{
+    const uint8_t *unseen = s->line + s->shown;
+    const uint8_t *cr = s->len > s->shown ? memrchr(unseen, '\r', s->len - s->shown) : NULL;
+    if (cr && cr + 1 < s->line + s->len) /* else it may be that of "\r\n" */
+        show_beginning(s, b, (size_t)(cr - s->line), now_ns);
+}
+
 bool stream_feed(struct stdio_stream *s, struct stream_buffers *b, size_t len, uint64_t now_ns)
 {
     uint8_t *data = b->room + STREAM_BEFORE;
@@ -226,6 +249,7 @@ bool stream_feed(struct stdio_stream *s, struct stream_buffers *b, size_t len, u
         s->since_ns = now_ns;
     }
     stream_keep(s, data + whole, len - whole, now_ns);
+    show_updates(s, b, now_ns);
     s->cut = len % STREAM_PAGE == 0;
     return well;
 }
@@ -233,21 +257,17 @@ bool stream_feed(struct stdio_stream *s, struct stream_buffers *b, size_t len, u
 void stream_show_partial(struct stdio_stream *s, struct stream_buffers *b, uint64_t now_ns)
 {
     size_t n = whole_units(s);
-    if (s->fold && n > s->shown)
-        fold_settle(s->fold, &s->source, now_ns);
-    stream_show(s, b, s->line + s->shown, n - s->shown, now_ns);
-    s->cut = n < s->len;
-    s->since_ns = s->last_ns = now_ns;
-    if (s->filter)
-        s->shown = n;
-    else
-        let_go(s, n);
+    bool cut = n < s->len;
+    show_beginning(s, b, n, now_ns);
+    s->cut = cut;
 }
 
 uint64_t stream_due_ns(const struct stdio_stream *s)
 {
-    if (!s->console || !console_wants_partials(s->console) || s->shown == s->len || s->cut)
+    if (!s->console || s->shown == s->len || s->cut)
         return 0;
+    if (!s->console->tty && s->console->kind != CONSOLE_JOB)
+        return s->since_ns + STREAM_KEPT_NS;
     uint64_t silence = s->last_ns + STREAM_SILENCE_NS, hold = s->since_ns + STREAM_HOLD_NS;
     if (s->source.open) /* a traceback is written in small pieces */
         return hold;

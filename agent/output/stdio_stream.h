@@ -6,11 +6,12 @@
  *                        -> filtered file, those that match
  *
  * Bytes pass untouched, NUL and broken UTF-8 too, unless the console is a terminal: there colours,
- * tabs and carriage returns pass and every other control is shown (core/escape.h), and what may be
- * the beginning of a colour or a character waits for its rest, or for the end of the line. Without
- * a prefix and a filter lines are not looked at one by one: everything up to the chunk's last
- * newline goes on in one piece. An unfinished line is kept back, for 50 ms of silence or 250 ms in
- * all (a prompt, a progress bar), then shown as it is if the console is a terminal; what follows it
+ * tabs and carriage returns pass and every other control is shown (core/escape.h). Without a prefix
+ * and a filter lines are not looked at one by one: everything up to the chunk's last newline goes
+ * on in one piece. An unfinished line (a prompt, a progress bar) is kept back, on its way to a
+ * terminal for 50 ms of silence or 250 ms in all, to a pipe or a file for 300 ms, where lines of
+ * several workers are to stay whole; or until a carriage return begins its next state. Then it is
+ * shown as it is, but for what may be the beginning of a colour or a character. What follows it
  * continues it, unless another worker has printed meanwhile: then it begins a new line. Not so
  * after a chunk of whole pages: that is a program's full buffer, or a full pipe, cut anywhere, and
  * the rest of the line is still in the program; the line waits for it. A line of more than
@@ -37,6 +38,7 @@
 #define STREAM_PAGE       4096 /* buffers of programs are multiples of this */
 #define STREAM_SILENCE_NS UINT64_C(50000000)
 #define STREAM_HOLD_NS    UINT64_C(250000000)
+#define STREAM_KEPT_NS    UINT64_C(300000000)
 
 /* filtered_stdout.log and filtered_stderr.log, shared by the workers of an attempt. */
 struct stream_filter {

@@ -148,23 +148,45 @@ START_TEST(partial_line_is_shown_and_ended_for_another)
 }
 END_TEST
 
-/* A reader of a pipe gets whole lines only, however long a worker pauses within one. */
-START_TEST(line_to_a_pipe_waits_for_its_end)
+/* A reader of a pipe sees a prompt, too, and what follows another worker's line begins a new one.
+ */
+START_TEST(unfinished_line_goes_to_a_pipe_as_well)
 {
     struct fixture f;
     setup_open(&f);
     struct ends a = open_worker(&f, 0, shown("[a]:"), shown(NULL));
     struct ends b = open_worker(&f, 1, shown("[b]:"), shown(NULL));
+    uint64_t begun = mono_ns();
     say(a.out, "half");
-    uint64_t pause = mono_ns() + 2 * STREAM_HOLD_NS;
-    UNTIL(&f, mono_ns() > pause, "no time passes");
+    UNTIL(&f, f.out.len == strlen("[a]:half"), "the unfinished line is not shown");
+    ck_assert_uint_ge(mono_ns() - begun, STREAM_KEPT_NS);
     say(b.out, "mine\n");
-    UNTIL(&f, strchr(text(&f.out), '\n'), "the other's line is not shown");
+    UNTIL(&f, strstr(text(&f.out), "mine\n"), "the other's line is not shown");
     say(a.out, " a line\n");
     UNTIL(&f, strstr(text(&f.out), "a line\n"), "the end is not shown");
-    ck_assert_str_eq(text(&f.out), "[b]:mine\n[a]:half a line\n");
+    ck_assert_str_eq(text(&f.out), "[a]:half\n[b]:mine\n[a]: a line\n");
     end_worker(&f, 0, &a);
     end_worker(&f, 1, &b);
+    close_pump(&f);
+    teardown(&f);
+}
+END_TEST
+
+/* One worker without a prefix: what it prints arrives byte for byte, before the line has an end. */
+START_TEST(progress_bar_goes_through_a_pipe_update_by_update)
+{
+    struct fixture f;
+    setup_open(&f);
+    struct ends a = open_worker(&f, 0, shown(""), shown(NULL));
+    say(a.out, "\r 10% \xe2\x96\x88");
+    say(a.out, "\r 20%");
+    UNTIL(&f, strstr(text(&f.out), "10% \xe2\x96\x88"), "an update waits for the next one's end");
+    say(a.out, "\r 30%");
+    UNTIL(&f, strstr(text(&f.out), "\r 30%"), "the last update is not shown");
+    say(a.out, "\r\n");
+    UNTIL(&f, strchr(text(&f.out), '\n'), "not ended");
+    ck_assert_str_eq(text(&f.out), "\r 10% \xe2\x96\x88\r 20%\r 30%\r\n");
+    end_worker(&f, 0, &a);
     close_pump(&f);
     teardown(&f);
 }
@@ -282,7 +304,8 @@ static Suite *suite(void)
     tcase_add_test(tc, lines_of_eight_workers_stay_whole);
     tcase_add_test(tc, prefixed_lines_of_eight_workers_stay_whole);
     tcase_add_test(tc, partial_line_is_shown_and_ended_for_another);
-    tcase_add_test(tc, line_to_a_pipe_waits_for_its_end);
+    tcase_add_test(tc, unfinished_line_goes_to_a_pipe_as_well);
+    tcase_add_test(tc, progress_bar_goes_through_a_pipe_update_by_update);
     tcase_add_test(tc, line_cut_by_a_full_buffer_waits_for_its_rest);
     tcase_add_test(tc, quick_progress_bar_is_shown_before_it_ends);
     tcase_add_test(tc, bytes_pass_untouched);

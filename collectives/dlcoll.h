@@ -109,7 +109,8 @@ enum {
     DLCOLL_ECANCELED = -12  /* a receive was cancelled; the communicator stays in use */
 };
 
-/* The code as a short fixed text: "a rank has died or left". Never NULL. */
+/* The code as a short fixed text: "a rank has died or left". Never NULL, also for an unknown code.
+ * Any thread. */
 DLCOLL_API const char *dlcoll_strerror(int code);
 
 typedef struct dlcoll_error {
@@ -296,10 +297,10 @@ typedef struct dlcoll_opts {
 /* A send, or those of a batch, are complete only when the messages have been received. */
 #define DLCOLL_SYNCHRONOUS 2u
 
-/* "0.1.0". */
+/* The library's version, "0.1.0". Any thread, at any time. */
 DLCOLL_API const char *dlcoll_version(void);
-/* The same as a number that grows: 1.2.3 is DLCOLL_VERSION_NUMBER(1, 2, 3). Any thread, at any
- * time.
+/* The library's version as a number that grows: DLCOLL_VERSION_NUMBER(1, 2, 3) for 1.2.3. Any
+ * thread, at any time.
  */
 #define DLCOLL_VERSION_NUMBER(major, minor, patch) ((major)*1000000 + (minor)*1000 + (patch))
 DLCOLL_API int dlcoll_version_number(void);
@@ -404,16 +405,19 @@ DLCOLL_API int dlcoll_finalize_async(dlcoll_comm *comm, const struct dlcoll_opts
  * No other thread may be inside a call on it. Communicators made from it stay valid. */
 DLCOLL_API void dlcoll_destroy(dlcoll_comm *comm);
 
-/* Valid as long as the communicator is; DLCOLL_EINVAL for NULL. */
+/* Numbers of this process, which do not change while the communicator lives. Any thread.
+ * DLCOLL_EINVAL: comm is NULL. */
 DLCOLL_API int dlcoll_rank(const dlcoll_comm *comm);       /* 0 <= rank < size */
 DLCOLL_API int dlcoll_size(const dlcoll_comm *comm);       /* ranks in the communicator */
-DLCOLL_API int dlcoll_local_rank(const dlcoll_comm *comm); /* of the process on its node */
-DLCOLL_API int dlcoll_local_size(const dlcoll_comm *comm); /* ranks of it on this node */
-/* Which rank of `comm`'s world (the communicator of dlcoll_init) `rank` is. DLCOLL_EINVAL: comm is
- * NULL, or has no such rank. */
+DLCOLL_API int dlcoll_local_rank(const dlcoll_comm *comm); /* number on its node, from 0 */
+DLCOLL_API int
+dlcoll_local_size(const dlcoll_comm *comm); /* the communicator's ranks on this node */
+/* Returns the rank in the world (the communicator of dlcoll_init) of rank `rank` of `comm`. Any
+ * thread. DLCOLL_EINVAL: comm is NULL, or has no such rank. */
 DLCOLL_API int dlcoll_world_rank(const dlcoll_comm *comm, int rank);
-/* The name of a rank's host, cut to `size` bytes with the NUL, and its pid there (0: not known
- * yet). Either may be NULL. Returns 0; DLCOLL_EINVAL: comm is NULL, or has no such rank. */
+/* Writes the name of a rank's host, cut to `size` bytes with the NUL, and the rank's pid on that
+ * host (0: not known yet). Either pointer may be NULL. Returns 0; DLCOLL_EINVAL: comm is NULL, or
+ * has no such rank. */
 DLCOLL_API int dlcoll_rank_host(const dlcoll_comm *comm, int rank, char *host, size_t size,
                                 int *pid);
 
@@ -737,11 +741,14 @@ typedef struct dlcoll_bytes {
 } dlcoll_bytes;
 
 /* Every rank gives `len` bytes and gets those of all: (*all)[i] are rank i's. The result is one
- * piece of memory, the caller's, who ends it with dlcoll_bytes_free(). NULL on failure.
- * DLCOLL_EINVAL also: more than 1 TB in all. */
+ * piece of memory, the caller's, who ends it with dlcoll_bytes_free(). *all is NULL on failure.
+ * Returns 0 or a common error of operations; DLCOLL_EINVAL also: all is NULL, data is NULL and len
+ * is not 0, or all ranks give more than 1 TB. */
 DLCOLL_API int dlcoll_exchange_bytes(const void *data, size_t len, dlcoll_bytes **all,
                                      dlcoll_comm *comm, const dlcoll_opts *opts);
-/* dlcoll_exchange_bytes() with a handle: *all is set once the handle is complete. */
+/* dlcoll_exchange_bytes() with a handle: *all is set once the handle is complete, and must be there
+ * until then. `data` is read until the call returns. The errors are those of
+ * dlcoll_exchange_bytes(). */
 DLCOLL_API int dlcoll_exchange_bytes_async(const void *data, size_t len, dlcoll_bytes **all,
                                            dlcoll_comm *comm, const dlcoll_opts *opts,
                                            dlcoll_work **work);
@@ -768,7 +775,8 @@ DLCOLL_API void dlcoll_bytes_free(dlcoll_bytes *all); /* NULL is allowed */
  * other. With DLCOLL_SYNCHRONOUS the receiver has it. */
 DLCOLL_API int dlcoll_send(const void *send, size_t count, dlcoll_dtype dtype, int peer,
                            dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
-/* Receives a message of `count` elements from rank `peer`, or DLCOLL_ANY_SOURCE. */
+/* Receives a message of `count` elements from rank `peer`, or from any rank with DLCOLL_ANY_SOURCE.
+ * DLCOLL_EPEER also: `peer` has left without sending such a message. */
 DLCOLL_API int dlcoll_recv(void *recv, size_t count, dlcoll_dtype dtype, int peer,
                            dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
 /* dlcoll_recv() from any rank: *peer is the sender's rank once the operation is complete; NULL is
@@ -854,9 +862,10 @@ DLCOLL_API int dlcoll_batch(const dlcoll_p2p *list, size_t n, dlcoll_comm *comm,
  * the handle is not a persistent operation's; DLCOLL_ESTATE also: the operation is under way. */
 DLCOLL_API int dlcoll_start(dlcoll_work *work);
 
-/* Returns DLCOLL_INPROGRESS, or the result. */
+/* Returns DLCOLL_INPROGRESS, or the operation's result. Does not wait. */
 DLCOLL_API int dlcoll_test(dlcoll_work *work);
-/* Waits for the result, and returns it. The operation's own timeout holds. */
+/* Waits for the operation, and returns its result: DLCOLL_ETIMEDOUT when the operation's own
+ * timeout is over. */
 DLCOLL_API int dlcoll_wait(dlcoll_work *work);
 /* Waits for at most timeout_ms (negative: no limit). Returns the result, or DLCOLL_INPROGRESS where
  * the operation is still under way then. */
@@ -885,9 +894,9 @@ DLCOLL_API void dlcoll_work_drop(dlcoll_work *work);
 /* --------------------------------------------------------------------------------------- memory */
 
 /* Memory that all ranks of this node can reach: operations whose buffers lie in it copy least. To
- * be freed by dlcoll_mem_free() before `comm` is destroyed. Aligned to a page, zeroed. No
- * other rank need call it. Returns NULL when none is left, or no memory is shared (malloc() serves
- * as well then). */
+ * be freed by dlcoll_mem_free() before `comm` is destroyed. Aligned to a page, zeroed. No other
+ * rank need call it. Any thread. Returns NULL when none is left, no memory is shared (malloc()
+ * serves as well then), or comm is NULL or of a fork()'s parent. */
 DLCOLL_API void *dlcoll_mem_alloc(dlcoll_comm *comm, size_t bytes);
 DLCOLL_API void dlcoll_mem_free(dlcoll_comm *comm, void *p); /* NULL is allowed */
 
@@ -976,21 +985,27 @@ DLCOLL_API int dlcoll_device_init(dlcoll_comm *comm, const dlcoll_device_opts *o
  * fork()'s parent; DLCOLL_EBACKEND: CUDA refuses; or the result of an operation that has failed. */
 DLCOLL_API int dlcoll_stream_wait(void *stream, dlcoll_work *work);
 
-/* Device memory from ncclMemAlloc(), which NCCL can register best. After dlcoll_device_init() or an
- * operation on device memory, on this rank alone; to be freed before `comm` is destroyed.
- * DLCOLL_ENOSUP: NCCL has no such call. */
+/* Device memory from ncclMemAlloc(), which NCCL can register best. To be called after
+ * dlcoll_device_init() or an operation on device memory, on this rank alone; to be freed by
+ * dlcoll_device_free() before `comm` is destroyed. *p is NULL on failure. Both return 0;
+ * DLCOLL_ESTATE: NCCL's communicator does not exist yet, the communicator has failed, or another
+ * thread is inside; DLCOLL_EBACKEND: NCCL refuses. dlcoll_device_alloc() also: DLCOLL_EINVAL: comm
+ * or p is NULL; DLCOLL_ENOSUP: NCCL has no such call. */
 DLCOLL_API int dlcoll_device_alloc(dlcoll_comm *comm, void **p, size_t bytes);
 DLCOLL_API int dlcoll_device_free(dlcoll_comm *comm, void *p); /* NULL is allowed */
 
 /* Registers symmetric device memory: every rank calls it, with memory of dlcoll_device_alloc() and
- * the same length. *window is for dlcoll_window_deregister(), before the memory is freed.
- * DLCOLL_ENOSUP: NCCL before 2.27. */
+ * the same length. *window is for dlcoll_window_deregister(), before the memory is freed. Both
+ * return 0; DLCOLL_EBACKEND: NCCL refuses; or a common error of operations.
+ * dlcoll_window_register() also: DLCOLL_EINVAL: p or window is NULL, or p is not aligned to 4096
+ * bytes; DLCOLL_ENOSUP: NCCL before 2.27. */
 DLCOLL_API int dlcoll_window_register(dlcoll_comm *comm, void *p, size_t bytes, void **window);
 DLCOLL_API int dlcoll_window_deregister(dlcoll_comm *comm, void *window);
 
 /* Registers device memory with NCCL, which may then move it without copying. Every rank calls it.
- * *handle, which may be NULL where NCCL has no such thing, is for dlcoll_mem_deregister(), before
- * the memory is freed. */
+ * *handle, which may be NULL where NCCL has no registration, is for dlcoll_mem_deregister(), before
+ * the memory is freed. Both return 0; DLCOLL_EBACKEND: NCCL refuses; or a common error of
+ * operations. dlcoll_mem_register() also: DLCOLL_EINVAL: p or handle is NULL. */
 DLCOLL_API int dlcoll_mem_register(dlcoll_comm *comm, void *p, size_t bytes, void **handle);
 DLCOLL_API int dlcoll_mem_deregister(dlcoll_comm *comm, void *handle);
 
@@ -1009,8 +1024,9 @@ DLCOLL_API int dlcoll_store_open(dlcoll_store **store, const char *url, int host
                                  int64_t timeout_ms);
 DLCOLL_API void dlcoll_store_close(dlcoll_store *store); /* NULL is allowed */
 
-/* The job's own store; connected at the first call. Borrowed: valid as long as `comm` is. The
- * library's own keys in it begin with "dlcoll/". */
+/* *store is the job's own store; connected at the first call. Borrowed: valid as long as `comm` is.
+ * The library's own keys in that store begin with "dlcoll/". DLCOLL_ESTATE also: in a fork()'s
+ * child. */
 DLCOLL_API int dlcoll_comm_store(dlcoll_comm *comm, dlcoll_store **store);
 
 DLCOLL_API int dlcoll_store_set(dlcoll_store *store, const char *key, const void *value,
@@ -1032,7 +1048,7 @@ DLCOLL_API int dlcoll_store_wait(dlcoll_store *store, const char *const *keys, s
 DLCOLL_API int dlcoll_store_compare_set(dlcoll_store *store, const char *key, const void *expected,
                                         size_t expected_len, const void *value, size_t len,
                                         void **now, size_t *now_len);
-/* Returns 1: deleted; 0: the key did not exist; or an error. */
+/* Deletes the key. Returns 1: deleted; 0: the key did not exist; or an error of stores. */
 DLCOLL_API int dlcoll_store_delete(dlcoll_store *store, const char *key);
 
 /* -------------------------------------------------------------------------------- introspection */
@@ -1066,8 +1082,8 @@ DLCOLL_API int dlcoll_recent(const dlcoll_comm *comm, int rank, dlcoll_record *o
 
 /* The library's choices and their reasons, as lines "name: value" for people: ranks, nodes, memory,
  * for every operation the provider and algorithm at each size, and why others are not used
- * (dlcoll_info(1)). Writes at most `size` bytes with the NUL; returns the length that all of it
- * has. */
+ * (dlcoll_info(1)). Writes at most `size` bytes with the NUL; returns the length of the whole text,
+ * 0 if comm is NULL. To be called by the thread that uses `comm`. */
 DLCOLL_API size_t dlcoll_describe(const dlcoll_comm *comm, char *out, size_t size);
 
 #ifdef __cplusplus

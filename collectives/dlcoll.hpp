@@ -48,7 +48,7 @@ namespace dlcoll
  * operations
  */
 
-/* What comm, comm.async() and comm.with() have in common. Result: void, or work. */
+/* The operations that comm, comm.async() and comm.with() have in common. Result: void, or work. */
 template <class Result> class operations
 {
   public:
@@ -56,7 +56,7 @@ template <class Result> class operations
     {
     }
 
-    /* In place, and from one buffer into another. */
+    /* Two forms: in place, and from one buffer into another. */
     template <class B> Result all_reduce(B &&x, const reduction &r = DLCOLL_SUM) const
     {
         return all_reduce(x, x, r);
@@ -394,7 +394,8 @@ template <class Result> class operations
             return dlcoll_mrecv(d.data(), d.size(), type(d), &message, comm_, &opts_, w);
         });
     }
-    /* What a receive would get, which is left there; mprobe(): kept for mrecv(). */
+    /* Waits for the message that a receive would get, and describes it. The message is left for a
+     * receive; mprobe() keeps it for mrecv(). */
     dlcoll_message probe(int peer) const
     {
         return *find(dlcoll_probe, peer);
@@ -403,7 +404,7 @@ template <class Result> class operations
     {
         return *find(dlcoll_mprobe, peer);
     }
-    /* Likewise if it has come already. */
+    /* probe() and mprobe() that do not wait: nothing if no such message has come. */
     std::optional<dlcoll_message> iprobe(int peer) const
     {
         return find(dlcoll_iprobe, peer);
@@ -446,7 +447,7 @@ template <class Result> class operations
         return code == DLCOLL_INPROGRESS ? std::nullopt : std::optional<dlcoll_message>(m);
     }
 
-    /* As many elements come out as go in. */
+    /* Asserts that `in` and `out` have equally many elements. */
     template <class A, class B>
     Result reduce_by(decltype(&dlcoll_all_reduce) call, const A &in, B &out,
                      const reduction &r) const
@@ -491,7 +492,7 @@ template <class Result> class operations
         return n.data()[dlcoll_rank(comm_)];
     }
 
-    /* Where the elements of views are. */
+    /* The layouts of buffers that are views. */
     template <class A, class B> dlcoll_opts options(const A &in, const B &out) const
     {
         dlcoll_opts o = opts_;
@@ -575,7 +576,7 @@ class store
         check(dlcoll_store_add(store_.get(), key.c_str(), delta, &sum));
         return sum;
     }
-    /* Until all of them are there. */
+    /* Waits until all of the keys exist. */
     void wait(std::initializer_list<const char *> keys, std::chrono::milliseconds timeout = {})
     {
         check(dlcoll_store_wait(store_.get(), keys.begin(), keys.size(), timeout.count()));
@@ -877,7 +878,7 @@ class comm : public operations<void>
         return with(opts);
     }
 
-    /* From any rank, which is returned. */
+    /* Receives from any rank, and returns the sender's rank. */
     template <class B> int recv_any(B &&out) const
     {
         int peer = -1;
@@ -889,7 +890,7 @@ class comm : public operations<void>
         return peer;
     }
 
-    /* What every rank gives, of any length. */
+    /* Returns the bytes that every rank gives, of any length. */
     std::vector<std::string> exchange(const std::string &mine) const
     {
         dlcoll_bytes *all;
@@ -965,7 +966,7 @@ class comm : public operations<void>
         check(dlcoll_finalize_async(comm_, &opts_, &w), comm_);
         return work(w, comm_);
     }
-    /* After a failure: of those that are alive. */
+    /* To be called after a failure: the group of the ranks that are alive. */
     comm shrink() const
     {
         dlcoll_comm *group;

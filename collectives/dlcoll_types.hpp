@@ -274,7 +274,7 @@ auto strided(B &&b, std::size_t blocks, std::size_t length, std::size_t stride,
                                                                stride);
 }
 
-/* From which ranks this one receives, and to which it sends. */
+/* The ranks from which this one receives, and those to which it sends. */
 class graph
 {
   public:
@@ -357,7 +357,7 @@ namespace detail
 inline char nothing; /* where a buffer of no elements is */
 }
 
-/* What a batch() consists of. */
+/* The sends and receives of a batch(). */
 template <class A> dlcoll_p2p p2p_send(const A &in, int peer, int tag = 0)
 {
     const auto s = span_of(in);
@@ -470,7 +470,7 @@ std::size_t wait_any(const Works &works,
     return index;
 }
 
-/* Until all are complete: whether they are. */
+/* Waits until all are complete. Returns whether they are. */
 template <class Works>
 bool wait_all(const Works &works, std::chrono::milliseconds limit = std::chrono::milliseconds(-1))
 {

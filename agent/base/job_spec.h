@@ -12,7 +12,7 @@
 #include "agent/base/programs.h"
 #include "rendezvous/rdzv.h"
 
-/* Where a stream of a worker goes: bits, torchrun's Std. */
+/* The places to which a stream of a worker goes: bits, torchrun's Std. */
 #define STD_NONE 0
 #define STD_OUT  1
 #define STD_ERR  2
@@ -29,7 +29,7 @@ enum bind_mode {
     BIND_CORE,
     BIND_NUMA,
     BIND_SOCKET,
-    BIND_GPU_NODE, /* this and the rest, in --numa_binding's order: next to the worker's GPU */
+    BIND_GPU_NODE, /* and below: torchrun's --numa_binding, in its order */
     BIND_GPU_SOCKET,
     BIND_GPU_EXCLUSIVE,
     BIND_GPU_COMPLEX,
@@ -52,7 +52,7 @@ struct job_spec {
      * template: every "${local_rank}" in argv[i], i >= 1, is replaced for each worker. */
     const char *path;
     char **argv;
-    const char *name; /* what reports call the program: the script or program as the user gave it */
+    const char *name; /* the program's name in reports: the script or program as the user gave it */
     const char *cwd;  /* where workers begin; NULL: where dlaunch was started */
     const struct programs *programs; /* which ranks run which program, the first of them being the
                                         one above; NULL: it is the only one */
@@ -73,11 +73,11 @@ struct job_spec {
     bool launch_local_rank_arg; /* torch.distributed.launch: --local-rank=N behind the script */
     int local_rank_arg_at;      /* where in argv that argument goes */
     struct {
-        const char *modules; /* what warm interpreters import: names with commas between them, or
-                                "auto"; NULL: there are none */
-        const char *python;  /* their interpreter, for execve() */
-        char **argv;         /* its name and options, as a worker's command line begins */
-        int program;      /* where in that command line the script, or the module behind -m, is */
+        const char *modules; /* modules that warm interpreters import, with commas between them, or
+                                "auto"; NULL: no warm interpreters */
+        const char *python;  /* the interpreter of warm starts, for execve() */
+        char **argv; /* the interpreter's name and options, as a worker's command line begins */
+        int program; /* where in that command line the script, or the module behind -m, is */
         const char *comm; /* name of the process of a script that is executed itself; else "" */
         bool first_round; /* the first workers may be worth waiting for a warm interpreter */
     } warm;
@@ -98,7 +98,7 @@ struct job_spec {
     } end;
     double shutdown_timeout;       /* grace between the stop signal and SIGKILL, seconds */
     const int *stop_signals;       /* that stop the job, each once; 0-terminated */
-    const char *signals_to_handle; /* the same as the user wrote them: torchrun hands that on */
+    const char *signals_to_handle; /* the signals as the user wrote them, which torchrun hands on */
     enum isolation isolation;
     bool mpir;           /* --mpir */
     bool killed_at_once; /* Slurm may kill launcher, guardian and workers in one go: no file is made
@@ -136,7 +136,7 @@ struct job_spec {
         double node_check_timeout;
         const char *program;       /* the file that has to be alike on all nodes; NULL: not known */
         const char *program_error; /* why it cannot be started; NULL: it can */
-        const char *python;        /* its interpreter; NULL: it is no Python program */
+        const char *python;        /* the program's interpreter; NULL: no Python program */
     } doctor;
 
     bool torchrun; /* called by that name: its rules to the letter */

@@ -23,7 +23,8 @@ struct worker {
     bool ok;                    /* exited with 0 */
     bool warm;                  /* the worker began as a warm interpreter */
     int attempt;                /* the restart count with which it was started */
-    char dir[FAILURE_PATH_MAX]; /* its log files' own folder in this attempt; "": none */
+    char dir[FAILURE_PATH_MAX]; /* the folder of the worker's own log files in this attempt; "":
+                                   none */
     char error_file[FAILURE_PATH_MAX], stderr_log[FAILURE_PATH_MAX]; /* likewise */
     char killed_for[320]; /* dlaunch's reason for a signal before any failure; ""
                            */

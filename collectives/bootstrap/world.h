@@ -23,7 +23,7 @@ struct member {
     uint16_t port;
     uint32_t pid;
     uint64_t host_id; /* equal for ranks that share a kernel and a network namespace */
-    uint64_t pid_ns;  /* its PID namespace, in which its pid counts */
+    uint64_t pid_ns;  /* the PID namespace in which the rank's pid counts */
     uint32_t size;    /* of the world, as it has been told */
     struct wait_cpus cpus;
 };

@@ -80,11 +80,11 @@ static inline void coll_failure_init(struct coll_failure *f)
 }
 
 struct coll_call {
-    struct op_signature sig; /* what the ranks compare: the same on all of them */
+    struct op_signature sig; /* compared by the ranks: equal on all of them */
     uint64_t seq;            /* of the communicator's operations, from 1: the same on all ranks */
     uint64_t history;        /* digest of the communicator's calls before it: op_history_add() */
     uint8_t part;        /* of several that one operation is made of (hierarchy): 0, 1, 2, ... */
-    enum call_kind kind; /* what to do; sig.kind is what it was called */
+    enum call_kind kind; /* the operation to carry out; sig.kind: the one that was called */
 
     struct dlcoll_comm *comm;
     struct coll_ranks ranks;

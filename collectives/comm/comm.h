@@ -86,7 +86,7 @@ struct dlcoll_comm {
 
     size_t *numbers; /* counts and displacements that calls make; owned: comm_keep_numbers() */
     size_t cap_numbers;
-    uint8_t *staging; /* what operations pack; owned: comm_keep_staging() */
+    uint8_t *staging; /* room for packed data; owned: comm_keep_staging() */
     size_t cap_staging;
 
     struct shm *shm;    /* NULL: the ranks share no memory */

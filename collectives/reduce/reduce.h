@@ -43,7 +43,7 @@ struct reduce_failure {
 /* A reduction of a type. A plain value; nothing to free. It is good as long as the op is. */
 struct reduce_info {
     const struct dtype *dtype;
-    uint8_t code;  /* what ranks compare: a user's op has another value on every rank */
+    uint8_t code;  /* compared by ranks: a user's op has another value on every rank */
     bool ordered;  /* not commutative: combine ranks 0, 1, ... in this order only */
     bool has_pre;  /* premul_sum: reduce_pre() first */
     bool has_post; /* avg: reduce_post() at the end */

@@ -32,7 +32,7 @@ struct cost_turn {
     enum cost_way way;  /* of the last call */
     bool timed;         /* the last call is timed */
     uint32_t n;         /* timed calls of this turn */
-    uint64_t ns, bytes; /* their sums */
+    uint64_t ns, bytes; /* sums of the times of these calls */
 };
 
 /* The class of a block length. Lengths below the smallest that has a choice belong to class 0. */

@@ -82,8 +82,8 @@ struct frame_hello {
 
 void frame_hello_put(struct buf *b, const struct frame_hello *h);
 int frame_hello_get(const struct frame *f, struct frame_hello *out);
-/* What is not the same there: a text for people behind the host's name, with what would be right;
- * NULL: all is. */
+/* Describes how the host's dlaunch differs: a text for people behind the host's name, with the
+ * remedy; NULL: it does not differ. */
 const char *frame_hello_differs(const struct frame_hello *h, char why[160]);
 
 /* The end of a launcher. */
@@ -101,13 +101,13 @@ int frame_exit_get(const struct frame *f, struct frame_exit *out); /* 0, -EPROTO
 enum forward_what {
     /* Frames to a host that is reached through another one. */
     FORWARD_START,   /* struct forward_start: run this command, which reaches it */
-    FORWARD_BYTES,   /* for its standard input */
-    FORWARD_PROGRAM, /* the same, as a FRAME_PROGRAM of the program that has been copied there */
-    FORWARD_CLOSE,   /* the end of its standard input */
+    FORWARD_BYTES,   /* bytes for the command's standard input */
+    FORWARD_PROGRAM, /* a FRAME_PROGRAM of the program that has been copied there */
+    FORWARD_CLOSE,   /* the end of the command's standard input */
     FORWARD_KILL,    /* kill the command */
     /* Frames from such a host. */
-    FORWARD_OUT,   /* its standard output */
-    FORWARD_ERR,   /* its standard error */
+    FORWARD_OUT,   /* bytes of the command's standard output */
+    FORWARD_ERR,   /* bytes of the command's standard error */
     FORWARD_ENDED, /* u32: the command has ended, with this status of wait(2) */
     FORWARD_WHATS
 };

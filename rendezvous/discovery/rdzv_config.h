@@ -50,7 +50,7 @@ struct rdzv_config {
     double last_call_timeout; /* MIN reached, MAX not: how long to wait for more */
     double close_timeout; /* how long the coordinator waits for the others to leave at the end */
     double keep_alive_interval; /* between heartbeats, each way */
-    int keep_alive_max_attempt; /* that many missed: the peer is lost */
+    int keep_alive_max_attempt; /* missed heartbeats after which a peer is lost */
     double read_timeout;        /* for the first answer of a coordinator that accepted */
     int max_restarts;
     enum restart_policy restart_policy;
@@ -60,11 +60,11 @@ struct rdzv_config {
     bool elastic;           /* a new node joins at once, by a restart, and not at the next one */
     int max_node_restarts;  /* after a node was lost or left; -1: as long as MIN nodes are there,
                                and waiting for another one only when max_restarts allows any */
-    struct cause_actions actions; /* what follows from which cause */
+    struct cause_actions actions; /* the actions by cause */
     struct exit_codes no_restart; /* of workers: the job ends with it */
     bool elect;                   /* when the coordinator is lost, the others choose another one */
-    double progress_time; /* the same failure sooner than this after every start: pause, then end;
-                             0: never */
+    double progress_time; /* a failure that repeats sooner than this after every start: pause, then
+                             end; 0: never */
     const char *master_addr; /* static: as the user gave it, for MASTER_ADDR; else NULL */
     int tree_width;          /* a round of more nodes has a tree of launchers, in which each has at
                                 most so many children */

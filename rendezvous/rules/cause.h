@@ -16,7 +16,7 @@ enum cause {
     CAUSE_KILLED,     /* a signal that neither dlaunch nor a fault of the program sent */
     CAUSE_OOM,        /* the kernel killed it for want of memory */
     CAUSE_EXEC,       /* the program could not be started */
-    CAUSE_EARLY_EXIT, /* it exited with 0 while other workers still needed it */
+    CAUSE_EARLY_EXIT, /* the worker exited with 0 while others still needed it */
     CAUSE_MISMATCH,   /* the ranks called different operations of libdlcoll */
     CAUSE_NODE_LOST,
     CAUSE_MEMBERSHIP, /* a node has joined or left */

@@ -8,7 +8,7 @@
 
 enum ledger_class {
     LEDGER_RENDEZVOUS, /* the nodes of the first round were expected */
-    LEDGER_START,      /* its workers were started */
+    LEDGER_START,      /* workers of the node were started */
     LEDGER_FIRST,      /* until the first operation of libdlcoll; if there is one in the round */
     LEDGER_RUNNING,
     LEDGER_WAITING, /* in operations of libdlcoll, or for other nodes at the end */

@@ -36,7 +36,7 @@ struct rank_table_node {
     char addr[ADDR_STRLEN]; /* the IP address by which the other nodes reach it */
     char role[ROLE_MAX];
     int pid;         /* of its launcher */
-    int nproc;       /* its workers */
+    int nproc;       /* workers of the node */
     uint16_t *ports; /* nproc: worker i's data socket listens on addr:ports[i]; 0: none */
 
     /* Computed by rank_table_compute(). */

@@ -58,7 +58,7 @@ enum rdzv_msg {
     RDZV_MSG_RELAY_DATA,   /* bytes of it */
     RDZV_MSG_RELAY_CREDIT, /* so many more may follow: u32 */
     RDZV_MSG_RELAY_FIN,    /* -> no more bytes will come (nothing) */
-    RDZV_MSG_RELAY_END,    /* it is closed behind what came before (nothing) */
+    RDZV_MSG_RELAY_END,    /* the stream is closed behind the bytes before (nothing) */
     RDZV_MSG_BEAT, /* -> instead of HELLO: the connection is for heartbeats (beat.h): the id of a
                       node, whose first connection is here; <- it is taken (nothing). What follows,
                       both ways, is no frames any more */
@@ -181,7 +181,7 @@ struct rdzv_view {
     uint32_t heartbeat_ms, dead_ms;
     bool spare; /* the job runs without this node, which waits for a place */
     bool elect; /* when the coordinator is lost, the nodes of the round choose another one */
-    bool lease; /* its workers may live for rdzv_lease_ns() from echo_ns on */
+    bool lease; /* the node's workers may live for rdzv_lease_ns() from echo_ns on */
     /* Encoder: borrowed; decoder: malloc'ed, see rdzv_view_fini(). */
     const struct rdzv_stop *why; /* of the newest stop; NULL: there was none */
     uint32_t why_counter;        /* the round that was stopped */
@@ -212,7 +212,7 @@ struct rdzv_elsewhere {
 struct rdzv_gather {
     struct generation gen;
     uint32_t number;
-    int node;             /* its group rank */
+    int node;             /* the node's group rank */
     const uint8_t *value; /* decoder: borrowed from the message */
     size_t len;
 };
@@ -237,7 +237,7 @@ struct rdzv_branch {
 /* A node registers with its parent. */
 struct rdzv_child {
     char run_id[RDZV_RUN_ID_MAX];
-    struct node_id parent; /* that it takes the other side for */
+    struct node_id parent; /* that the sender takes the other side for */
     struct generation gen;
     uint32_t told; /* number of the newest TOLD that it has; 0: none */
 };

@@ -45,7 +45,7 @@ struct rdzv_node {
     bool ready;    /* counted in rdzv_nodes.nready */
     bool released; /* the node leaves, and the job goes on */
 
-    /* In the round. */
+    /* The node's part in the round. */
     int group_rank; /* -1: not a member */
     int prev_rank;  /* in the round before; -1 */
     bool prepared, started, stopped, done;

@@ -23,17 +23,17 @@ void rdzv_quorum_grow(struct rdzv_quorum *q, const struct rdzv_peers *list);
 void rdzv_quorum_fini(struct rdzv_quorum *q);
 void rdzv_quorum_dead(struct rdzv_quorum *q, const struct node_id *id);
 
-/* How many members of the list are present: connected, and have seen a view that was sent after
- * `since` (0: any view or none). The time of arrival of a message would not prove that: a
- * coordinator that was suspended finds old messages. */
+/* Returns how many members of the list are present, that is connected, and have seen a view that
+ * was sent after `since` (0: any view or none). The time of arrival of a message would not prove
+ * that: a coordinator that was suspended finds old messages. */
 int rdzv_quorum_present(const struct rdzv_quorum *q, const struct map *by_id, uint64_t since);
 /* Whether a connected member has workers of an older round. */
 bool rdzv_quorum_busy(const struct rdzv_quorum *q, const struct map *by_id);
-/* How many members are neither present nor proven to have ended. */
+/* Returns how many members are neither present nor proven to have ended. */
 int rdzv_quorum_unknown(const struct rdzv_quorum *q, const struct map *by_id, uint64_t since);
 
-/* How many members are present, or have ended while they followed this coordinator. The host of the
- * lost coordinator is not counted, even if its end is proven. */
+/* Returns how many members are present, or have ended while they followed this coordinator. The
+ * host of the lost coordinator is not counted, even if its end is proven. */
 int rdzv_quorum_votes(const struct rdzv_quorum *q, const struct map *by_id, uint64_t since);
 
 /* The time since which at most half of the members have been without contact, by views or

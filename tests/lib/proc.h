@@ -9,14 +9,14 @@
 struct proc {
     pid_t pid;
     char name[64];
-    char *out, *err; /* what it has printed so far, terminated */
+    char *out, *err; /* the output so far, terminated */
     size_t out_len, err_len;
     int out_fd, err_fd, in_fd;
     bool exited;
     int status; /* as wait(2) gives it, when exited */
 };
 
-#define PROC_STDIN (1u << 0) /* its stdin is a pipe: p->in_fd; else /dev/null */
+#define PROC_STDIN (1u << 0) /* stdin is a pipe: p->in_fd; else /dev/null */
 
 /* Starts argv (argv[0] searched in PATH; NULL-terminated) in a session of its own; env:
  * "NAME=value" entries put on top of ours ("NAME" alone removes it), NULL-terminated, or NULL.

@@ -84,6 +84,7 @@ loop=$(printf '%s\n' "$includes" | sed -E 's,/[^/ ]*( |$),\1,g' |
 [ -z "$loop" ] || { printf 'rooms in a circle:\n%s\n' "$loop"; bad=1; }
 
 # a function is read at one glance: 60 lines from its name to its end. Behind each exception its reason.
+# shellcheck disable=SC2016
 out=$(find core rendezvous agent launcher collectives -name '*.[ch]' -o -name '*.cu' | sort | xargs awk '
     BEGIN { may["perform collectives/nccl/nccl.c"] = "the calls of NCCL in their order" }
     /^[A-Za-z_]/ { from = FNR; name = $0 }

@@ -929,6 +929,14 @@ DLCOLL_API void dlcoll_mem_free(dlcoll_comm *comm, void *p); /* NULL is allowed 
  * operation may be captured into a graph, without a handle, once NCCL's communicator is there
  * (dlcoll_device_init()); the graph must be destroyed before the communicator.
  *
+ * All buffers of an operation in which this rank has elements must be of one kind, and of the
+ * device of the communicator (DLCOLL_EINVAL): device, managed or pinned memory where one is device
+ * memory or where there is a stream. NCCL connects ranks as they need it: the first collective
+ * waits, in the call, for all ranks, and the first message between two ranks for the other one. Two
+ * ranks that begin with a message to each other so need dlcoll_batch(). An operation called between
+ * the program's ncclGroupStart() and ncclGroupEnd() would not begin before the latter: in
+ * non-blocking mode, from NCCL 2.23.4 on, that is refused (DLCOLL_EINVAL).
+ *
  * As NCCL has it: no i16, u16, bitwise, logical (but bool's) or user's reductions, 8-bit floats
  * reduced from 2.24 on and on GPUs of compute capability 9.0 and later, no tags, no recv_any:
  * DLCOLL_ENOSUP. A bool is 0 or 1. Sends and receives need an operation of all ranks before them. A
@@ -937,7 +945,7 @@ DLCOLL_API void dlcoll_mem_free(dlcoll_comm *comm, void *p); /* NULL is allowed 
  * different operations end in a timeout.
  *
  * As NCCL has it, too: whether min and max of a NaN give the NaN; sums of 16-bit and 8-bit floats
- * may be rounded at every hop.
+ * may be rounded at every hop; the sum of an average of integers wraps around before it is divided.
  *
  * When a rank dies, or the communicator fails for another reason, works that are under way end with
  * the reason at once on every rank, and NCCL's communicator is aborted, also for what is on streams
@@ -981,7 +989,8 @@ typedef struct dlcoll_device_opts {
 DLCOLL_API int dlcoll_device_init(dlcoll_comm *comm, const dlcoll_device_opts *opts);
 
 /* Lets the stream wait for an operation on device memory that has a handle; the host does not wait.
- * Returns 0; DLCOLL_EINVAL: work is NULL, or not on device memory; DLCOLL_ESTATE: it is that of a
+ * Returns 0; DLCOLL_EINVAL: work is NULL, or not on device memory, or the stream is being captured
+ * into a graph; DLCOLL_ESTATE: it is that of a
  * fork()'s parent; DLCOLL_EBACKEND: CUDA refuses; or the result of an operation that has failed. */
 DLCOLL_API int dlcoll_stream_wait(void *stream, dlcoll_work *work);
 
@@ -997,8 +1006,9 @@ DLCOLL_API int dlcoll_device_free(dlcoll_comm *comm, void *p); /* NULL is allowe
 /* Registers symmetric device memory: every rank calls it, with memory of dlcoll_device_alloc() and
  * the same length. *window is for dlcoll_window_deregister(), before the memory is freed. Both
  * return 0; DLCOLL_EBACKEND: NCCL refuses; or a common error of operations.
- * dlcoll_window_register() also: DLCOLL_EINVAL: p or window is NULL, or p is not aligned to 4096
- * bytes; DLCOLL_ENOSUP: NCCL before 2.27. */
+ * dlcoll_window_register() also: DLCOLL_EINVAL: p or window is NULL, p is not aligned to 4096
+ * bytes, or bytes is 0; DLCOLL_ENOSUP: NCCL before 2.27, or NCCL has no symmetric memory on the
+ * ranks' devices; then *window is NULL, and the memory can be used without one. */
 DLCOLL_API int dlcoll_window_register(dlcoll_comm *comm, void *p, size_t bytes, void **window);
 DLCOLL_API int dlcoll_window_deregister(dlcoll_comm *comm, void *window);
 

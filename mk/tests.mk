@@ -255,6 +255,10 @@ test-gpu:
 	    $(MAKE) --no-print-directory $(on_all_cpus) all $(BUILD)/tests/gpu/cases
 	$(Q)tests/gpu/run.sh $(BUILD); rc=$$?; [ $$rc = 77 ] || exit $$rc
 
+## test-headers: the declarations of NCCL and CUDA beside NVIDIA's headers of many versions (downloads them)
+test-headers:
+	$(Q)CC="$(CC)" tests/packages/headers.sh
+
 ## everything: all programs of the products, tests and benches, without running one
 everything: all $(BUILD)/tests/worker $(HELPERS) $(FAKES) $(UNIT) $(INTEGRATION) $(MULTIHOST) $(FUZZ:%=$(BUILD)/replay/%)
 

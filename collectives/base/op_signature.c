@@ -71,9 +71,10 @@ static const char *const g_names[CALL_KINDS] = {
     [CALL_BATCH] = "batch",
     [CALL_PROBE] = "probe",
     [CALL_NCCL_INIT] = "nccl_init",
+    [CALL_WINDOW_REGISTER] = "window_register",
 };
 
-_Static_assert(CALL_KINDS == 33 && sizeof(g_call_has) == CALL_KINDS,
+_Static_assert(CALL_KINDS == 34 && sizeof(g_call_has) == CALL_KINDS,
                "a new kind of call needs its name and its properties above");
 
 bool sig_same(const struct op_signature *a, const struct op_signature *b)

@@ -49,6 +49,7 @@ enum call_kind {
     CALL_PROBE,
     /* The library's own, before the first operation on device memory. */
     CALL_NCCL_INIT,
+    CALL_WINDOW_REGISTER, /* of device memory */
     CALL_KINDS,
 };
 

@@ -53,12 +53,13 @@ void nccl_leave(const struct nccl *n, struct nccl_place p)
 
 static int nccl_error(struct nccl *n, int rc, struct coll_call *call)
 {
-    if (rc == NCCL_REMOTE_ERROR)
-        atomic_store(&n->remote_error, true);
+    if (rc == NCCL_REMOTE_ERROR || rc == NCCL_SYSTEM_ERROR || rc == NCCL_INTERNAL)
+        atomic_store(&n->peer_error, true);
     const char *more = n->nccl ? n->api->GetLastError(n->nccl) : NULL;
-    return err_set(&call->failure->err, -EREMOTEIO, "NCCL on rank %d (%s): %s%s%.300s",
-                   n->comm->world->rank, call_name(call->sig.kind), n->api->GetErrorString(rc),
-                   more && *more ? ": " : "", more ? more : "");
+    return err_set(&call->failure->err, rc == NCCL_TIMEOUT ? -ETIMEDOUT : -EREMOTEIO,
+                   "NCCL on rank %d (%s): %s%s%.300s", n->comm->world->rank,
+                   call_name(call->sig.kind), n->api->GetErrorString(rc), more && *more ? ": " : "",
+                   more ? more : "");
 }
 
 static int cuda_error(const struct nccl *n, int rc, struct coll_call *call)
@@ -71,18 +72,21 @@ static int cuda_error(const struct nccl *n, int rc, struct coll_call *call)
 static void end_nccl(struct nccl *n, enum nccl_job job)
 {
     pthread_mutex_lock(&n->lock);
-    nccl_comm_t dead = n->nccl;
+    struct nccl_helper what = {.job = job,
+                               .api = n->api,
+                               .cuda = n->cuda,
+                               .ctx = n->ctx,
+                               .nccl = n->nccl,
+                               .made = n->made,
+                               .inside = &n->inside};
     n->nccl = NULL;
+    n->made = NULL;
     pthread_mutex_unlock(&n->lock);
-    if (!dead)
+    if (!what.nccl)
         return;
-    struct nccl_helper what = {
-        .job = job, .api = n->api, .cuda = n->cuda, .ctx = n->ctx, .nccl = dead};
     struct nccl_helper *h = nccl_helper_start(&what);
-    if (!h && job == NCCL_ABORT)
-        n->api->CommAbort(dead);
-    else if (!h)
-        n->api->CommDestroy(dead);
+    if (!h)
+        nccl_helper_call(&what);
     pthread_mutex_lock(&n->lock);
     assert(!n->ending);
     n->ending = h;
@@ -155,7 +159,8 @@ static struct dlcoll_work *take_works(struct nccl *n)
     return w;
 }
 
-/* NCCL has seen a peer's connection end. The launcher reports the same with the cause, so this
+/* NCCL has an error, such as it has when a peer's connection ends: that is a remote, a system or an
+ * internal error, whatever call notices it. The launcher reports a death with its cause, so this
  * waits for that report: otherwise the error would blame the survivor. Returns whether it has
  * arrived. */
 static bool await_news(const dlcoll_comm *c)
@@ -169,7 +174,7 @@ int nccl_fail(struct nccl *n, int status, struct coll_call *call)
 {
     if (status == -ETIMEDOUT && call->failure->culprit < 0)
         call->failure->culprit = who_is_behind(n->comm, call->seq);
-    if (status == -EREMOTEIO && atomic_load(&n->remote_error) && await_news(n->comm))
+    if (status == -EREMOTEIO && atomic_load(&n->peer_error) && await_news(n->comm))
         status = -ECANCELED;
     int code = comm_fail(n->comm, status, call);
     struct dlcoll_work *w = take_works(n);
@@ -223,19 +228,23 @@ static int pause_once(struct nccl *n, struct nccl_pause *p, uint64_t deadline_ns
 int nccl_settle(struct nccl *n, int rc, uint64_t deadline_ns, struct coll_call *call)
 {
     struct nccl_pause p = {0};
-    while (rc == NCCL_IN_PROGRESS) {
-        int status = pause_once(n, &p, deadline_ns, call);
-        if (status < 0)
-            return status;
+    if (rc == NCCL_OK && n->blocking)
+        return 0;
+    while (rc == NCCL_OK || rc == NCCL_IN_PROGRESS) {
         pthread_mutex_lock(&n->lock);
-        if (!n->nccl || n->api->CommGetAsyncError(n->nccl, &rc) != NCCL_OK)
-            rc = n->nccl ? 3 : NCCL_OK; /* internal error */
         bool gone = !n->nccl;
+        if (!gone && n->api->CommGetAsyncError(n->nccl, &rc) != NCCL_OK)
+            rc = NCCL_INTERNAL;
         pthread_mutex_unlock(&n->lock);
         if (gone)
             return -ECANCELED;
+        if (rc == NCCL_OK)
+            return 0;
+        int status = rc == NCCL_IN_PROGRESS ? pause_once(n, &p, deadline_ns, call) : 0;
+        if (status < 0)
+            return status;
     }
-    return rc == NCCL_OK ? 0 : nccl_error(n, rc, call);
+    return nccl_error(n, rc, call);
 }
 
 int nccl_settle_helper(struct nccl *n, struct nccl_helper *h, nccl_comm_t *made,
@@ -253,6 +262,60 @@ int nccl_settle_helper(struct nccl *n, struct nccl_helper *h, nccl_comm_t *made,
         *made = h->nccl;
     nccl_helper_leave(h);
     return status;
+}
+
+int nccl_make(struct nccl *n, struct nccl_helper *what, void **made, struct coll_call *call)
+{
+    struct nccl_made *m = calloc(1, sizeof(*m));
+    struct nccl_helper *h = NULL;
+    int rc = NCCL_OK;
+    if (!m)
+        return err_set(&call->failure->err, -EREMOTEIO, "nccl: no memory");
+    m->is_comm = what->job == NCCL_SPLIT;
+    pthread_mutex_lock(&n->lock);
+    bool alive = n->nccl != NULL;
+    if (alive) {
+        what->api = n->api;
+        what->cuda = n->cuda;
+        what->ctx = n->ctx;
+        what->nccl = n->nccl;
+        what->inside = &n->inside;
+        what->made = n->made = m;
+        if (n->blocking)
+            h = nccl_helper_start(what);
+        else
+            rc = nccl_helper_call(what);
+    }
+    pthread_mutex_unlock(&n->lock);
+    int status = !alive        ? -ECANCELED
+                 : n->blocking ? nccl_settle_helper(n, h, NULL, call->deadline_ns, call)
+                               : nccl_settle(n, rc, call->deadline_ns, call);
+    pthread_mutex_lock(&n->lock);
+    if (status == 0 && n->made == m) {
+        *made = m->p;
+        n->made = NULL;
+    } else if (alive) { /* it belongs to who aborts */
+        m = NULL;
+        status = status == 0 ? -ECANCELED : status;
+    }
+    pthread_mutex_unlock(&n->lock);
+    free(m);
+    return status;
+}
+
+nccl_comm_t nccl_hold(struct nccl *n)
+{
+    pthread_mutex_lock(&n->lock);
+    nccl_comm_t held = comm_is_stopped(n->comm) ? NULL : n->nccl;
+    if (held)
+        nccl_go_inside(&n->inside);
+    pthread_mutex_unlock(&n->lock);
+    return held;
+}
+
+void nccl_let_go(struct nccl *n)
+{
+    nccl_come_out(&n->inside);
 }
 
 /* After an abort, events on the stream complete as after a success. */
@@ -365,8 +428,14 @@ int dlcoll_stream_wait(void *stream, dlcoll_work *work)
     if (atomic_load_explicit(&work->done, memory_order_acquire) && work->result < 0)
         return work->result;
     struct nccl_place place = nccl_enter(n);
-    int rc = n->cuda->StreamWaitEvent(stream, work->event, 0);
+    int capturing = 0, rc = stream ? n->cuda->StreamIsCapturing(stream, &capturing) : CUDA_OK;
+    if (rc == CUDA_OK && !capturing)
+        rc = n->cuda->StreamWaitEvent(stream, work->event, 0);
     nccl_leave(n, place);
+    if (capturing)
+        return comm_error(c, DLCOLL_EINVAL,
+                          "stream_wait: the stream is being captured into a graph, and the work "
+                          "belongs to no graph: wait before the capture begins");
     return rc == CUDA_OK ? 0
                          : comm_error(c, DLCOLL_EBACKEND, "stream_wait: CUDA on rank %d: %s",
                                       c->world->rank, cuda_strerror(n->cuda, rc));
@@ -378,6 +447,13 @@ void nccl_event_free(void *event)
     struct err e = ERR_INIT;
     if (event && cuda_api_get(&cuda, &e) == 0)
         cuda->EventDestroy(event);
+}
+
+/* A call of NCCL that blocks beyond the operation's deadline: no one but the watcher can end it. */
+static bool call_is_late(struct nccl *n)
+{
+    uint64_t until_ns = atomic_load(&n->calling_until_ns);
+    return until_ns && mono_ns() >= until_ns;
 }
 
 /* The watcher. It looks at the stop words first, because a call of the driver may block. */
@@ -402,10 +478,11 @@ static void *watch(void *arg)
             n->api->CommGetAsyncError(n->nccl, &error);
         }
         bool bad = error != NCCL_OK && error != NCCL_IN_PROGRESS;
-        int status = bad ? nccl_error(n, error, &call) : 0;
+        bool late = !bad && call_is_late(n);
+        int status = bad ? nccl_error(n, error, &call) : late ? -ETIMEDOUT : -ECANCELED;
         pthread_mutex_unlock(&n->lock);
-        if (alive && (bad || comm_is_stopped(c) || atomic_load(&c->failed)))
-            nccl_fail(n, bad ? status : -ECANCELED, &call);
+        if (alive && (bad || late || comm_is_stopped(c) || atomic_load(&c->failed)))
+            nccl_fail(n, status, &call);
         else if (busy)
             look_at_works(n);
         struct wait_word words[4] = {{&n->bell, bell}, {c->job_word, 0}, {&c->own_stop.word, 0}};
@@ -496,10 +573,30 @@ static int make_room(struct nccl *n, const struct enqueued *q, struct coll_call 
     return 0;
 }
 
-/* In blocking mode a call of NCCL may block forever: this thread does not hold the lock then, and
- * an abort ends the call. Otherwise calls return at once, and the lock keeps an abort out. */
-static int call_nccl(struct nccl *n, const struct enqueued *q, cuda_stream stream, cuda_ptr room,
-                     int *rc)
+/* Enqueues in a group of its own, whose end tells whether the program has one around it: at the end
+ * of the outermost group NCCL in non-blocking mode says that it is in progress, at that of an inner
+ * one it says success, and nothing has been enqueued yet. Returns whether that is so, where NCCL
+ * tells: not in blocking mode, before 2.23.4, nor where there is nothing to do for other ranks. */
+static bool enqueue_as_group(struct nccl *n, const struct enqueued *q, nccl_comm_t nccl,
+                             cuda_stream stream, cuda_ptr room, int *rc)
+{
+    int start = n->api->GroupStart();
+    *rc = q->list ? nccl_enqueue_list(n, nccl, q->list, q->n, stream)
+                  : nccl_enqueue(n, nccl, q->call, stream, room);
+    int end = start == NCCL_OK ? n->api->GroupEnd() : start;
+    bool went = *rc == NCCL_OK || *rc == NCCL_IN_PROGRESS;
+    bool tells = !n->blocking && n->api->version >= NCCL_TELLS_GROUPS && n->comm->size > 1 &&
+                 (q->list || !q->call->dtype || q->call->count);
+    if (went)
+        *rc = end;
+    return went && tells && !q->list && end == NCCL_OK;
+}
+
+/* In blocking mode a call of NCCL may block forever: this thread does not hold the lock then, but
+ * is counted as inside, and an abort ends the call. Otherwise calls return at once, and the lock
+ * keeps an abort out. */
+static int call_nccl(struct nccl *n, const struct enqueued *q, struct coll_call *call,
+                     cuda_stream stream, cuda_ptr room, int *rc)
 {
     pthread_mutex_lock(&n->lock);
     nccl_comm_t nccl = comm_is_stopped(n->comm) ? NULL : n->nccl;
@@ -507,15 +604,26 @@ static int call_nccl(struct nccl *n, const struct enqueued *q, cuda_stream strea
         n->issued++;
     if (nccl)
         n->last = *q->call;
+    if (nccl && n->blocking) {
+        nccl_go_inside(&n->inside);
+        atomic_store(&n->calling_until_ns, call->deadline_ns);
+    }
     if (!nccl || n->blocking)
         pthread_mutex_unlock(&n->lock);
     if (!nccl)
         return -ECANCELED;
-    *rc = q->list ? nccl_enqueue_list(n, nccl, q->list, q->n, stream)
-                  : nccl_enqueue(n, nccl, q->call, stream, room);
-    if (!n->blocking)
+    bool inside = enqueue_as_group(n, q, nccl, stream, room, rc);
+    if (n->blocking) {
+        atomic_store(&n->calling_until_ns, 0);
+        nccl_come_out(&n->inside);
+    } else {
         pthread_mutex_unlock(&n->lock);
-    return 0;
+    }
+    return inside ? err_set(&call->failure->err, -EINVAL,
+                            "%s on rank %d was called between the program's ncclGroupStart() and "
+                            "ncclGroupEnd(): it begins only at the group's end, unobserved",
+                            call_name(call->sig.kind), n->comm->world->rank)
+                  : 0;
 }
 
 /* Waits while too many operations are in flight: a full queue of the driver would block a call
@@ -550,8 +658,8 @@ static int put_on(struct nccl *n, const struct enqueued *q, struct coll_call *ca
         (rc = n->cuda->StreamWaitEvent(stream, n->aside, 0)) != CUDA_OK)
         status = cuda_error(n, rc, call);
     if (status == 0)
-        status = call_nccl(n, q, stream, room, &rc);
-    if (status == 0 && rc != NCCL_OK)
+        status = call_nccl(n, q, call, stream, room, &rc);
+    if (status == 0)
         status = nccl_settle(n, rc, call->deadline_ns, call);
     if (status == 0 && nccl_room(call) && !q->capturing &&
         (rc = n->cuda->EventRecord(n->aside, stream)) != CUDA_OK)
@@ -635,72 +743,119 @@ static int follow_default_stream(struct nccl *n, struct coll_call *call)
     return rc == CUDA_OK ? 0 : cuda_error(n, rc, call);
 }
 
+/* An operation on its way: what the call wants, and what it has so far. */
+struct performed {
+    struct enqueued *q;
+    struct coll_call *call;
+    cuda_stream on;
+    bool wait;             /* neither a stream nor a handle: until the operation is complete */
+    bool timed;            /* the device's times go into the record */
+    bool own;              /* the work is a marker, whose events take the time */
+    bool recorded;         /* the record has its end */
+    struct dlcoll_work *w; /* NULL: no handle, and no marker of its own */
+    uint64_t number;       /* of the record */
+};
+
+/* Returns 0 or the public code. */
+static int begin_work(struct nccl *n, struct performed *p, bool handle)
+{
+    const char *name = call_name(p->call->sig.kind);
+    if (handle && p->q->capturing)
+        return comm_error(
+            n->comm, DLCOLL_EINVAL,
+            "%s: the stream is being captured into a graph: an operation there cannot "
+            "have a work handle",
+            name);
+    if ((handle || p->own) && !(p->w = work_new(n->comm)))
+        return comm_error(n->comm, DLCOLL_ENOMEM, "%s: no memory", name);
+    if (p->w)
+        p->w->marker = p->own;
+    if (p->own)
+        atomic_store_explicit(&p->w->detached, true, memory_order_relaxed);
+    return 0;
+}
+
+/* The device has come to the end of an operation that the caller has waited for. */
+static void note_end(struct nccl *n, struct performed *p)
+{
+    pthread_mutex_lock(&n->lock);
+    p->recorded = p->timed && record_times(n, n->clock.start, n->event, p->number);
+    if (!n->works) /* else one of these, on another stream, is looked at later */
+        n->completed = n->issued;
+    pthread_mutex_unlock(&n->lock);
+}
+
+/* Enqueues the operation, and waits for it or has its work watched. Returns 0 or a code of
+ * coll_call.h; -EINVAL: nothing has happened to the communicator. */
+static int carry_out(struct nccl *n, struct performed *p, bool follows)
+{
+    struct coll_call *call = p->call;
+    struct dlcoll_work *w = p->w;
+    int rc = w ? make_events(n, w) : CUDA_OK;
+    int status = rc != CUDA_OK ? cuda_error(n, rc, call) : 0;
+    if (status == 0 && follows)
+        status = follow_default_stream(n, call);
+    cuda_event start = w ? w->start : n->clock.start;
+    if (status == 0 && p->timed && (rc = n->cuda->EventRecord(start, p->on)) != CUDA_OK)
+        status = cuda_error(n, rc, call);
+    if (status == 0)
+        status = put_on(n, p->q, call, p->on, w ? w->event : p->wait ? n->event : NULL);
+    if (status == 0 && p->wait)
+        status = wait_for_event(n, n->event, call, p->timed ? p->number : 0);
+    if (status == 0 && p->wait)
+        note_end(n, p);
+    else if (status == 0 && !w && !p->q->capturing)
+        status = mark(n, call, p->on);
+    if (status == 0 && w && !add_work(n, w, call, p->number))
+        status = -ECANCELED;
+    return status;
+}
+
+/* Gives the program its handle, or ends what has failed. Returns the public code. */
+static int conclude(struct nccl *n, struct performed *p, int status, dlcoll_work **work)
+{
+    dlcoll_comm *c = n->comm;
+    int code = status == -EINVAL ? comm_error(c, DLCOLL_EINVAL, "%s", p->call->failure->err.msg)
+               : status < 0      ? nccl_fail(n, status, p->call)
+                                 : 0;
+    if (!p->q->list && (code == 0 || status == -EINVAL))
+        show(c, p->call->seq, SEGMENT_LOCAL_READY);
+    if ((!p->w && !p->recorded) || code < 0)
+        recorder_end(&c->job->recorder, p->number, code);
+    if (p->own && code < 0) {
+        work_put_back(p->w);
+    } else if (p->w && code < 0) {
+        work_complete(p->w, code);
+        dlcoll_work_free(p->w);
+    } else if (p->w) {
+        if (work)
+            *work = p->w;
+        ring(n);
+    }
+    return code;
+}
+
 static int perform(struct nccl *n, struct enqueued *q, struct coll_call *call, void *stream,
                    dlcoll_work **work)
 {
     dlcoll_comm *c = n->comm;
-    struct dlcoll_work *w = NULL;
-    cuda_stream on = stream ? stream : n->stream;
     int capturing = 0, rc = stream ? n->cuda->StreamIsCapturing(stream, &capturing) : CUDA_OK;
     q->capturing = capturing != 0;
-    if (work && capturing)
-        return comm_error(
-            c, DLCOLL_EINVAL,
-            "%s: the stream is being captured into a graph: an operation there cannot "
-            "have a work handle",
-            call_name(call->sig.kind));
-    bool wait = !work && !stream, timed = n->times && !capturing;
-    bool own = timed && !work && !wait; /* a marker of its own, whose events take the time */
-    if ((work || own) && !(w = work_new(c)))
-        return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(call->sig.kind));
-    if (w)
-        w->marker = own;
-    if (own)
-        atomic_store_explicit(&w->detached, true, memory_order_relaxed);
-    if (rc == CUDA_OK && w)
-        rc = make_events(n, w);
-    uint64_t number = recorder_begin_device(&c->job->recorder, c->id, c->name, call->seq,
-                                            &call->sig, coll_bytes(call), timed);
+    struct performed p = {.q = q,
+                          .call = call,
+                          .on = stream ? stream : n->stream,
+                          .wait = !work && !stream,
+                          .timed = n->times && !capturing};
+    p.own = p.timed && !work && !p.wait;
+    int code = begin_work(n, &p, work != NULL);
+    if (code < 0)
+        return code;
+    p.number = recorder_begin_device(&c->job->recorder, c->id, c->name, call->seq, &call->sig,
+                                     coll_bytes(call), p.timed);
     if (!q->list)
         show(c, call->seq, SEGMENT_LOCAL_CALL);
-    int status = rc != CUDA_OK ? cuda_error(n, rc, call)
-                 : stream      ? 0
-                               : follow_default_stream(n, call);
-    cuda_event start = w ? w->start : n->clock.start;
-    if (status == 0 && timed && (rc = n->cuda->EventRecord(start, on)) != CUDA_OK)
-        status = cuda_error(n, rc, call);
-    if (status == 0)
-        status = put_on(n, q, call, on, w ? w->event : wait ? n->event : NULL);
-    if (status == 0 && wait)
-        status = wait_for_event(n, n->event, call, timed ? number : 0);
-    bool recorded = false;
-    if (status == 0 && wait) {
-        pthread_mutex_lock(&n->lock);
-        recorded = timed && record_times(n, start, n->event, number);
-        if (!n->works) /* else one of these, on another stream, is looked at later */
-            n->completed = n->issued;
-        pthread_mutex_unlock(&n->lock);
-    }
-    if (status == 0 && !wait && !w && !capturing)
-        status = mark(n, call, on);
-    if (status == 0 && w && !add_work(n, w, call, number))
-        status = -ECANCELED;
-    int code = status < 0 ? nccl_fail(n, status, call) : 0;
-    if (!q->list && code == 0)
-        show(c, call->seq, SEGMENT_LOCAL_READY);
-    if ((!w && !recorded) || code < 0)
-        recorder_end(&c->job->recorder, number, code);
-    if (own && code < 0) {
-        work_put_back(w);
-    } else if (w && code < 0) {
-        work_complete(w, code);
-        dlcoll_work_free(w);
-    } else if (w) {
-        if (work)
-            *work = w;
-        ring(n);
-    }
-    return code;
+    int status = rc != CUDA_OK ? cuda_error(n, rc, call) : carry_out(n, &p, !stream);
+    return conclude(n, &p, status, work);
 }
 
 static int perform_there(struct nccl *n, struct enqueued *q, struct coll_call *call, void *stream,
@@ -824,15 +979,20 @@ int nccl_finalize(dlcoll_comm *c)
     int status = await_works(n, &call);
     pthread_mutex_lock(&n->lock);
     bool alive = n->nccl != NULL && status == 0;
-    struct nccl_helper what = {
-        .job = NCCL_FINALIZE, .api = n->api, .cuda = n->cuda, .ctx = n->ctx, .nccl = n->nccl};
-    int rc = alive && !n->blocking ? n->api->CommFinalize(n->nccl) : NCCL_OK;
+    struct nccl_helper *h = NULL, what = {.job = NCCL_FINALIZE,
+                                          .api = n->api,
+                                          .cuda = n->cuda,
+                                          .ctx = n->ctx,
+                                          .nccl = n->nccl,
+                                          .inside = &n->inside};
+    int rc = alive && !n->blocking ? nccl_helper_call(&what) : NCCL_OK;
+    if (alive && n->blocking)
+        h = nccl_helper_start(&what);
     pthread_mutex_unlock(&n->lock);
-    status = status < 0 ? status
-             : !alive   ? -ECANCELED
-             : n->blocking
-                 ? nccl_settle_helper(n, nccl_helper_start(&what), NULL, call.deadline_ns, &call)
-                 : nccl_settle(n, rc, call.deadline_ns, &call);
+    status = status < 0    ? status
+             : !alive      ? -ECANCELED
+             : n->blocking ? nccl_settle_helper(n, h, NULL, call.deadline_ns, &call)
+                           : nccl_settle(n, rc, call.deadline_ns, &call);
     nccl_leave(n, place);
     return status < 0 ? nccl_fail(n, status, &call) : 0;
 }

@@ -34,6 +34,11 @@ int nccl_choose(int backend, bool *devices, struct err *e);
  * Never creates a context. Returns 0, or the public code if the driver gives an unexpected answer.
  */
 int nccl_is_for(dlcoll_comm *c, const void *p, const void *stream, bool *device);
+/* Checks one more buffer of an operation that is `device`, or is not: it must be memory of the same
+ * kind, and of the communicator's device. *on, at first -1, becomes the device of the buffers that
+ * have been checked. `name`: what the call names it. Returns 0 or the public code. */
+int nccl_check_buffer(dlcoll_comm *c, enum call_kind kind, const char *name, const void *p,
+                      bool device, int *on);
 /* The refusal of a call without buffer and stream, if the communicator has been used for both. */
 #define NCCL_NO_BUFFER_TELLS                                                                   \
     "this rank has no elements and no buffer that would tell whether the operation is on the " \

@@ -7,7 +7,13 @@
 
 #define SAME(a, b) _Static_assert((int)(a) == (int)(b), #a " is not " #b)
 SAME(NCCL_OK, ncclSuccess);
+SAME(NCCL_SYSTEM_ERROR, ncclSystemError);
+SAME(NCCL_INTERNAL, ncclInternalError);
+SAME(NCCL_INVALID_ARGUMENT, ncclInvalidArgument);
 SAME(NCCL_IN_PROGRESS, ncclInProgress);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 3)
+SAME(NCCL_TIMEOUT, ncclTimeout);
+#endif
 SAME(NCCL_REMOTE_ERROR, ncclRemoteError);
 SAME(NCCL_ID_BYTES, NCCL_UNIQUE_ID_BYTES);
 SAME(sizeof(struct nccl_id), sizeof(ncclUniqueId));
@@ -25,7 +31,9 @@ SAME(DLCOLL_U64, ncclUint64);
 SAME(DLCOLL_F16, ncclFloat16);
 SAME(DLCOLL_F32, ncclFloat32);
 SAME(DLCOLL_F64, ncclFloat64);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 3) || defined(__CUDA_BF16_TYPES_EXIST__)
 SAME(DLCOLL_BF16, ncclBfloat16);
+#endif
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 3)
 SAME(DLCOLL_F8E4M3, ncclFloat8e4m3);
 SAME(DLCOLL_F8E5M2, ncclFloat8e5m2);
@@ -54,6 +62,7 @@ SAME(CUDA_NOT_READY, CUDA_ERROR_NOT_READY);
 SAME(CUDA_NO_TIMING, CU_EVENT_DISABLE_TIMING);
 SAME(CUDA_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
 SAME(CUDA_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
+SAME(CUDA_MEMORY_HOST, CU_MEMORYTYPE_HOST);
 SAME(CUDA_MEMORY_DEVICE, CU_MEMORYTYPE_DEVICE);
 SAME(CUDA_POINTER_TYPE, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
 SAME(CUDA_POINTER_MANAGED, CU_POINTER_ATTRIBUTE_IS_MANAGED);
@@ -67,8 +76,15 @@ SAME(CUDA_UUID_BYTES, sizeof(CUuuid));
 SAME(sizeof(cuda_ptr), sizeof(CUdeviceptr));
 
 /* The header's macros choose the symbol: each must be the one that is looked up. CUDA 13's header
- * has a second version of this one, which drivers of CUDA 12 lack; the first is in all of them. */
+ * has a second version of cuEventElapsedTime, which drivers of CUDA 12 lack; the first is in all of
+ * them. CUDA 12's header declares the second version of cuDeviceGetUuid, which tells instances of
+ * MIG apart and is looked up, but does not choose it. */
 #undef cuEventElapsedTime
+#if CUDA_VERSION < 13000
+_Static_assert(sizeof(&cuDeviceGetUuid_v2) > 0, "the header declares it");
+#undef cuDeviceGetUuid
+#define cuDeviceGetUuid cuDeviceGetUuid_v2
+#endif
 #define TEXT(x)  #x
 #define TEXT2(x) TEXT(x)
 #define SAME_NAME(name, suffix, result, args) \

@@ -13,11 +13,18 @@
 
 #include "core/err.h"
 
-enum { NCCL_OK = 0, NCCL_REMOTE_ERROR = 6, NCCL_IN_PROGRESS = 7, NCCL_ID_BYTES = 128 };
+enum { NCCL_OK = 0, NCCL_SYSTEM_ERROR = 2, NCCL_INTERNAL = 3, NCCL_INVALID_ARGUMENT = 4 };
+enum { NCCL_REMOTE_ERROR = 6, NCCL_IN_PROGRESS = 7, NCCL_TIMEOUT = 8 /* from 2.30 on */ };
+enum { NCCL_ID_BYTES = 128 };
 enum { NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN, NCCL_AVG };
 enum { NCCL_U8 = 1, NCCL_F32 = 7, NCCL_F8E4M3 = 10 };
 enum { NCCL_SPLIT_NONE = -1, NCCL_SCALAR_HOST = 1 };
-enum { NCCL_LEAST = 21900, NCCL_WITH_F8 = 22400, NCCL_WITH_NAME = 22700 };
+enum {
+    NCCL_LEAST = 21900,
+    NCCL_TELLS_GROUPS = 22304,
+    NCCL_WITH_F8 = 22400,
+    NCCL_WITH_NAME = 22700
+};
 enum { NCCL_F8_CAPABILITY = 90, NCCL_WINDOW_SYMMETRIC = 1, NCCL_WINDOW_ALIGN = 4096 };
 
 struct nccl_id {
@@ -62,6 +69,7 @@ enum {
     CUDA_ATTACH_GLOBAL = 1
 };
 enum {
+    CUDA_MEMORY_HOST = 1, /* that the device can use, too */
     CUDA_MEMORY_DEVICE = 2,
     CUDA_POINTER_TYPE = 2,
     CUDA_POINTER_MANAGED = 8,
@@ -97,7 +105,6 @@ enum { CUDA_MODE_EXCLUSIVE = 3, CUDA_MODE_PROHIBITED = 2, CUDA_UUID_BYTES = 16 }
       (nccl_comm_t *, int, int, int, struct nccl_id *, struct nccl_config *))                   \
     O(CommRegister, int, (nccl_comm_t, void *, size_t, void **))                                \
     O(CommDeregister, int, (nccl_comm_t, void *))                                               \
-    O(CommRevoke, int, (nccl_comm_t, int))                                                      \
     O(CommWindowRegister, int, (nccl_comm_t, void *, size_t, void **, int))                     \
     O(CommWindowDeregister, int, (nccl_comm_t, void *))                                         \
     O(MemAlloc, int, (void **, size_t))                                                         \

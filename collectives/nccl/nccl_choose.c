@@ -10,6 +10,7 @@
 #include "collectives/comm/comm.h"
 #include "collectives/nccl/nccl.h"
 #include "collectives/nccl/nccl_api.h"
+#include "collectives/nccl/nccl_comm.h"
 
 int nccl_choose(int backend, bool *devices, struct err *e)
 {
@@ -43,6 +44,38 @@ static int pointer_attributes(const struct cuda_api *cuda, const void *p, bool *
     int rc = cuda->PointerGetAttributes(2, names, out, (cuda_ptr)(uintptr_t)p);
     *device = rc == CUDA_OK && (type == CUDA_MEMORY_DEVICE || managed);
     return rc;
+}
+
+int nccl_check_buffer(dlcoll_comm *c, enum call_kind kind, const char *name, const void *p,
+                      bool device, int *on)
+{
+    const struct cuda_api *cuda;
+    struct err e = ERR_INIT;
+    unsigned type = 0, managed = 0;
+    int ordinal = -1, names[] = {CUDA_POINTER_TYPE, CUDA_POINTER_MANAGED, CUDA_POINTER_DEVICE};
+    void *out[] = {&type, &managed, &ordinal};
+    if (!p || !c->job->conf.devices || cuda_api_if_loaded(&cuda, &e) < 0 || !cuda ||
+        cuda->PointerGetAttributes(3, names, out, (cuda_ptr)(uintptr_t)p) != CUDA_OK)
+        return 0; /* what decided the way has been asked, and the driver has said more */
+    if (!device && (type == CUDA_MEMORY_DEVICE || managed))
+        return comm_error(c, DLCOLL_EINVAL,
+                          "%s: %s is device memory, and the operation is on host memory: all "
+                          "buffers must be of one kind",
+                          call_name(kind), name);
+    if (device && !managed && type != CUDA_MEMORY_DEVICE && type != CUDA_MEMORY_HOST)
+        return comm_error(c, DLCOLL_EINVAL,
+                          "%s: %s is host memory, and the operation is on a device, as a buffer or "
+                          "its stream says: all buffers must be of one kind",
+                          call_name(kind), name);
+    if (!device || managed || type != CUDA_MEMORY_DEVICE)
+        return 0;
+    if (*on < 0)
+        *on = c->nccl ? c->nccl->device : ordinal;
+    return ordinal == *on ? 0
+                          : comm_error(c, DLCOLL_EINVAL,
+                                       "%s: %s is memory of device %d, and the communicator works "
+                                       "on device %d",
+                                       call_name(kind), name, ordinal, *on);
 }
 
 /* Asks in the first active primary context, if any, because this thread has no context. */

@@ -43,6 +43,7 @@ struct nccl {
 
     pthread_mutex_t lock;                   /* of all below */
     nccl_comm_t nccl;                       /* NULL: aborted, or not made */
+    struct nccl_made *made;                 /* what a call on `nccl` is making, or NULL */
     struct nccl_helper *ending;             /* the thread that aborts or destroys `nccl` */
     struct dlcoll_work *works, **works_end; /* in progress, oldest first, linked by `next` */
     struct dlcoll_work *marker;             /* the newest of them that has no handle, or NULL */
@@ -50,8 +51,10 @@ struct nccl {
     uint64_t issued, marker_from;
     _Atomic uint64_t completed; /* all operations up to this number are complete */
     struct nccl_clock clock;
-    struct coll_call last;     /* for the text of a failure outside of any call; no `failure` */
-    _Atomic bool remote_error; /* NCCL has seen a peer's connection end */
+    struct coll_call last;   /* for the text of a failure outside of any call; no `failure` */
+    _Atomic bool peer_error; /* an error of NCCL's such as a peer's death causes */
+    _Atomic uint32_t inside; /* threads in calls on `nccl` that they make without the lock */
+    _Atomic uint64_t calling_until_ns; /* the deadline of an operation's call among them; 0: none */
 
     pthread_t thread;
     bool has_thread;
@@ -128,9 +131,18 @@ const char *nccl_refuses(const struct nccl *n, const struct coll_call *call);
 int nccl_fail(struct nccl *n, int status, struct coll_call *call);
 /* Starts the watcher, which works while no thread is inside a call. 0 or a positive errno. */
 int nccl_start_watching(struct nccl *n);
-/* Waits until NCCL has finished a call that it continues in the background. Returns 0 or a code of
- * coll_call.h. */
+/* Waits until NCCL has finished a call that has returned rc. In non-blocking mode NCCL may go on
+ * with it whether it has returned success or "in progress", and refuses the next one until then: so
+ * it is asked after each call. Returns 0 or a code of coll_call.h. */
 int nccl_settle(struct nccl *n, int rc, uint64_t deadline_ns, struct coll_call *call);
+/* Makes a call of all ranks that makes something, a split or a window, and waits for its end.
+ * Returns 0 and *made, which may be NULL, or a code of coll_call.h: then the caller fails the
+ * communicator, since NCCL may go on with it. */
+int nccl_make(struct nccl *n, struct nccl_helper *what, void **made, struct coll_call *call);
+/* Returns NCCL's communicator, which is not freed until nccl_let_go(); NULL: it has been aborted.
+ */
+nccl_comm_t nccl_hold(struct nccl *n);
+void nccl_let_go(struct nccl *n);
 /* Waits for a helper and frees it. h is NULL if no helper could be started. *made, if made is not
  * NULL, becomes the communicator that the helper has created. */
 int nccl_settle_helper(struct nccl *n, struct nccl_helper *h, nccl_comm_t *made,

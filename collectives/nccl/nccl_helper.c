@@ -8,6 +8,7 @@
 #include "core/thread.h"
 
 enum { RUNNING, DONE, LEFT };
+#define PATIENCE_NS UINT64_C(500000000) /* for calls that come to an end without an abort */
 
 static void helper_free(struct nccl_helper *h)
 {
@@ -15,7 +16,39 @@ static void helper_free(struct nccl_helper *h)
     free(h);
 }
 
-static int helper_call(struct nccl_helper *h)
+void nccl_go_inside(_Atomic uint32_t *inside)
+{
+    if (inside)
+        atomic_fetch_add(inside, 1);
+}
+
+void nccl_come_out(_Atomic uint32_t *inside)
+{
+    if (inside && atomic_fetch_sub(inside, 1) == 1)
+        wait_wake(inside); /* an address: nothing is read there, should it have been freed */
+}
+
+static void await_callers(_Atomic uint32_t *inside, uint64_t until_ns)
+{
+    uint64_t now;
+    uint32_t n;
+    while (inside && (n = atomic_load(inside)) > 0 && (now = mono_ns()) < until_ns)
+        wait_sleep(&(struct wait_word){inside, n}, 1,
+                   until_ns - now < PATIENCE_NS ? until_ns - now : PATIENCE_NS);
+}
+
+static int abort_all(struct nccl_helper *h)
+{
+    await_callers(h->inside, mono_ns() + PATIENCE_NS);
+    int rc = h->api->CommAbort(h->nccl);
+    await_callers(h->inside, UINT64_MAX);
+    if (h->made && h->made->is_comm && h->made->p)
+        h->api->CommAbort(h->made->p);
+    free(h->made);
+    return rc;
+}
+
+int nccl_helper_call(struct nccl_helper *h)
 {
     const struct nccl_api *api = h->api;
     switch (h->job) {
@@ -25,15 +58,16 @@ static int helper_call(struct nccl_helper *h)
                    : api->CommInitRankScalable(&h->nccl, h->size, h->rank, h->nids, h->ids,
                                                &h->conf);
     case NCCL_SPLIT:
-        return api->CommSplit(h->parent, h->color, h->key, &h->nccl, &h->conf);
+        return api->CommSplit(h->nccl, h->color, h->key, &h->made->p, &h->conf);
+    case NCCL_WINDOW:
+        return api->CommWindowRegister(h->nccl, h->memory, h->len, &h->made->p,
+                                       NCCL_WINDOW_SYMMETRIC);
     case NCCL_FINALIZE:
         return api->CommFinalize(h->nccl);
     case NCCL_DESTROY:
         return api->CommDestroy(h->nccl);
     default:
-        if (api->CommRevoke) /* ends what is in flight, and frees nothing */
-            api->CommRevoke(h->nccl, 0);
-        return api->CommAbort(h->nccl);
+        return abort_all(h);
     }
 }
 
@@ -43,13 +77,15 @@ static void *helper_main(void *arg)
     int relaxed = CUDA_CAPTURE_RELAXED;
     h->cuda->ThreadExchangeStreamCaptureMode(&relaxed);
     h->cuda->CtxPushCurrent(h->ctx);
-    h->rc = helper_call(h);
+    h->rc = nccl_helper_call(h);
+    if (h->job != NCCL_ABORT)
+        nccl_come_out(h->inside);
     uint32_t running = RUNNING;
     if (atomic_compare_exchange_strong(&h->state, &running, DONE)) {
-        wait_wake(&h->state); /* an address: nothing is read there, should it have been freed */
+        wait_wake(&h->state); /* an address, as above */
         return NULL;
     }
-    if ((h->job == NCCL_INIT || h->job == NCCL_SPLIT) && h->nccl)
+    if (h->job == NCCL_INIT && h->nccl)
         h->api->CommAbort(h->nccl);
     helper_free(h);
     return NULL;
@@ -67,8 +103,12 @@ struct nccl_helper *nccl_helper_start(const struct nccl_helper *what)
     }
     h->since_ns = mono_ns();
     atomic_init(&h->state, RUNNING);
+    if (h->job != NCCL_ABORT)
+        nccl_go_inside(h->inside);
     if (thread_start(NULL, 0, helper_main, h) == 0)
         return h;
+    if (h->job != NCCL_ABORT)
+        nccl_come_out(h->inside);
     free(h);
     return NULL;
 }

@@ -464,29 +464,21 @@ int dlcoll_device_init(dlcoll_comm *comm, const dlcoll_device_opts *opts)
 
 /* --------------------------------------------------------------------------------------- splits */
 
-/* Splits p's communicator. In non-blocking mode NCCL may still be creating *made. Returns 0 or a
- * code of coll_call.h. */
-static int split(struct nccl *p, bool in, int color, int key, const char *name, nccl_comm_t *made,
+/* Splits p's communicator. Of a rank without a group, *made becomes NULL. Returns 0 or a code of
+ * coll_call.h. */
+static int split(struct nccl *p, const dlcoll_comm *group, int color, int key, nccl_comm_t *made,
                  struct coll_call *call)
 {
-    pthread_mutex_lock(&p->lock);
     struct nccl_helper what = {.job = NCCL_SPLIT,
-                               .api = p->api,
-                               .cuda = p->cuda,
-                               .ctx = p->ctx,
-                               .parent = p->nccl,
-                               .conf = config(p, name),
-                               .color = in ? color : NCCL_SPLIT_NONE,
+                               .conf = config(p, group ? group->name : NULL),
+                               .color = group ? color : NCCL_SPLIT_NONE,
                                .key = key};
-    int rc = what.parent && !p->blocking
-                 ? p->api->CommSplit(p->nccl, what.color, key, made, &what.conf)
-                 : NCCL_OK;
-    pthread_mutex_unlock(&p->lock);
-    if (!what.parent)
-        return -ECANCELED;
-    return p->blocking
-               ? nccl_settle_helper(p, nccl_helper_start(&what), made, call->deadline_ns, call)
-               : nccl_settle(p, rc, call->deadline_ns, call);
+    int status = nccl_make(p, &what, made, call);
+    if (status == 0 && group && !*made)
+        status = err_set(&call->failure->err, -EREMOTEIO,
+                         "NCCL on rank %d (comm_split): it has made no communicator",
+                         p->comm->world->rank);
+    return status;
 }
 
 int nccl_split(dlcoll_comm *parent, dlcoll_comm *group, int color, int key)
@@ -506,12 +498,10 @@ int nccl_split(dlcoll_comm *parent, dlcoll_comm *group, int color, int key)
     if (group && !(n = new_parts(group, &wish, &failure.err))) /* the others are in it already */
         status = -EREMOTEIO;
     else
-        status = split(p, group != NULL, color, key, group ? group->name : NULL, &made, &call);
+        status = split(p, group, color, key, &made, &call);
     nccl_leave(p, place);
     if (status < 0) {
         code = nccl_fail(p, status, &call);
-        if (made) /* half made: it has come to a standstill with its parent */
-            p->api->CommAbort(made);
         if (n)
             nccl_free_parts(n);
         return code;

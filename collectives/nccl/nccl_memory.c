@@ -1,82 +1,63 @@
 /* nccl_memory.c: memory that NCCL moves without a copy: NCCL has allocated it, or it is registered.
  */
-#include <errno.h>
 #include <stdint.h>
 
 #include "collectives/nccl/nccl.h"
 #include "collectives/nccl/nccl_comm.h"
 
-enum { NCCL_INTERNAL = 3 };
-
-/* Waits for a call that NCCL continues in the background. The caller is inside the communicator.
- * Returns the public code. */
-static int settle_memory(struct nccl *n, const char *what, int rc)
+static int memory_error(struct nccl *n, const char *what, int rc)
 {
-    struct coll_failure failure;
-    struct coll_call call = nccl_internal_call(n->comm, CALL_NCCL_INIT, NULL, 0,
-                                               comm_deadline(n->comm->timeout_ms), &failure);
-    call.seq = n->comm->seq;
-    if (rc != NCCL_OK && rc != NCCL_IN_PROGRESS)
-        return comm_error(n->comm, DLCOLL_EBACKEND, "%s: NCCL: %s", what,
-                          n->api->GetErrorString(rc));
-    int status = nccl_settle(n, rc, call.deadline_ns, &call);
-    return status < 0 ? nccl_fail(n, status, &call) : 0;
+    return rc == NCCL_OK ? 0
+                         : comm_error(n->comm, DLCOLL_EBACKEND, "%s: NCCL: %s", what,
+                                      n->api->GetErrorString(rc));
 }
 
-static int register_with(dlcoll_comm *comm, void *p, size_t bytes, void **handle, bool window,
-                         const char *what)
+/* Returns the communicator's NCCL, made if it is not there. NULL: *code is the public code. */
+static struct nccl *nccl_for(dlcoll_comm *comm, const void *p, void **handle, const char *what,
+                             int *code)
 {
-    int code = comm_enter(comm), rc = NCCL_OK;
-    if (code < 0)
-        return code;
-    struct nccl *n = NULL;
-    if (!p || !handle)
-        code = comm_error(comm, DLCOLL_EINVAL, "%s: an argument is NULL", what);
-    else if (window && (uintptr_t)p % NCCL_WINDOW_ALIGN)
-        code = comm_error(comm, DLCOLL_EINVAL, "%s: the memory is not aligned to %d bytes", what,
-                          NCCL_WINDOW_ALIGN);
-    else
-        n = nccl_get(comm, &(struct nccl_wish){.buffer = p}, comm_deadline(comm->timeout_ms),
-                     &code);
-    if (n)
-        *handle = NULL;
-    if (n && window && !n->api->CommWindowRegister)
-        code = comm_error(comm, DLCOLL_ENOSUP, "%s: NCCL has windows from 2.27 on", what);
-    else if (n && (window || n->api->CommRegister)) { /* older ones do without */
-        struct nccl_place place = nccl_enter(n);
-        pthread_mutex_lock(&n->lock);
-        rc = !n->nccl ? NCCL_INTERNAL
-             : window ? n->api->CommWindowRegister(n->nccl, p, bytes, handle, NCCL_WINDOW_SYMMETRIC)
-                      : n->api->CommRegister(n->nccl, p, bytes, handle);
-        pthread_mutex_unlock(&n->lock);
-        code = settle_memory(n, what, rc);
-        nccl_leave(n, place);
+    if (!p || !handle) {
+        *code = comm_error(comm, DLCOLL_EINVAL, "%s: an argument is NULL", what);
+        return NULL;
     }
-    return comm_leave(comm, code);
-}
-
-static int deregister(dlcoll_comm *comm, void *handle, bool window, const char *what)
-{
-    int code = comm_enter(comm), rc = NCCL_OK;
-    if (code < 0)
-        return code;
-    struct nccl *n = comm->nccl;
-    if (n && handle && (window ? n->api->CommWindowDeregister : n->api->CommDeregister)) {
-        struct nccl_place place = nccl_enter(n);
-        pthread_mutex_lock(&n->lock);
-        if (n->nccl)
-            rc = window ? n->api->CommWindowDeregister(n->nccl, handle)
-                        : n->api->CommDeregister(n->nccl, handle);
-        pthread_mutex_unlock(&n->lock);
-        code = settle_memory(n, what, rc);
-        nccl_leave(n, place);
-    }
-    return comm_leave(comm, code);
+    *handle = NULL;
+    return nccl_get(comm, &(struct nccl_wish){.buffer = p}, comm_deadline(comm->timeout_ms), code);
 }
 
 int dlcoll_mem_register(dlcoll_comm *comm, void *p, size_t bytes, void **handle)
 {
-    return register_with(comm, p, bytes, handle, false, "mem_register");
+    int code = comm_enter(comm);
+    if (code < 0)
+        return code;
+    struct nccl *n = nccl_for(comm, p, handle, "mem_register", &code);
+    nccl_comm_t held = n && n->api->CommRegister ? nccl_hold(n) : NULL; /* older: they do without */
+    if (held) {
+        struct nccl_place place = nccl_enter(n);
+        code = memory_error(n, "mem_register", n->api->CommRegister(held, p, bytes, handle));
+        nccl_leave(n, place);
+        nccl_let_go(n);
+    }
+    return comm_leave(comm, code);
+}
+
+/* Both kinds: by this rank alone, at once. */
+static int deregister(dlcoll_comm *comm, void *handle, bool window, const char *what)
+{
+    int code = comm_enter(comm);
+    if (code < 0)
+        return code;
+    struct nccl *n = comm->nccl;
+    int (*call)(nccl_comm_t, void *) = !n || !handle ? NULL
+                                       : window      ? n->api->CommWindowDeregister
+                                                     : n->api->CommDeregister;
+    nccl_comm_t held = call ? nccl_hold(n) : NULL;
+    if (held) {
+        struct nccl_place place = nccl_enter(n);
+        code = memory_error(n, what, call(held, handle));
+        nccl_leave(n, place);
+        nccl_let_go(n);
+    }
+    return comm_leave(comm, code);
 }
 
 int dlcoll_mem_deregister(dlcoll_comm *comm, void *handle)
@@ -84,9 +65,46 @@ int dlcoll_mem_deregister(dlcoll_comm *comm, void *handle)
     return deregister(comm, handle, false, "mem_deregister");
 }
 
+/* An operation of all ranks: one that cannot go on fails the communicator. */
+static int register_window(struct nccl *n, void *p, size_t bytes, void **window)
+{
+    dlcoll_comm *c = n->comm;
+    struct coll_failure failure;
+    struct coll_call call = nccl_internal_call(c, CALL_WINDOW_REGISTER, NULL, 0,
+                                               comm_deadline(c->timeout_ms), &failure);
+    call.seq = c->seq;
+    struct nccl_helper what = {.job = NCCL_WINDOW, .memory = p, .len = bytes};
+    struct nccl_place place = nccl_enter(n);
+    int status = nccl_make(n, &what, window, &call);
+    nccl_leave(n, place);
+    if (status < 0)
+        return nccl_fail(n, status, &call);
+    return *window ? 0
+                   : comm_error(c, DLCOLL_ENOSUP,
+                                "window_register: NCCL has no symmetric memory on the ranks' "
+                                "devices (NCCL_DEBUG=INFO says why): use the memory without a "
+                                "window");
+}
+
 int dlcoll_window_register(dlcoll_comm *comm, void *p, size_t bytes, void **window)
 {
-    return register_with(comm, p, bytes, window, true, "window_register");
+    int code = comm_enter(comm);
+    struct nccl *n = NULL;
+    if (code < 0)
+        return code;
+    if ((uintptr_t)p % NCCL_WINDOW_ALIGN)
+        code =
+            comm_error(comm, DLCOLL_EINVAL,
+                       "window_register: the memory is not aligned to %d bytes", NCCL_WINDOW_ALIGN);
+    else if (!bytes)
+        code = comm_error(comm, DLCOLL_EINVAL, "window_register: bytes is 0");
+    else
+        n = nccl_for(comm, p, window, "window_register", &code);
+    if (n && !n->api->CommWindowRegister)
+        code = comm_error(comm, DLCOLL_ENOSUP, "window_register: NCCL has windows from 2.27 on");
+    else if (n)
+        code = register_window(n, p, bytes, window);
+    return comm_leave(comm, code);
 }
 
 int dlcoll_window_deregister(dlcoll_comm *comm, void *window)

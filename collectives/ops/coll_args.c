@@ -305,8 +305,8 @@ static uint64_t common_count(const struct coll_args *a)
 
 /* Finds out whether the operation is on the host or on a device; all ranks must come to the same
  * answer. A buffer in which this rank has elements decides: it is where the other ranks' buffers
- * are. Where the rank has no elements, a pointer that is not NULL is taken for want of a better
- * one. */
+ * are, and this rank's other one must be. Where the rank has no elements, a pointer that is not
+ * NULL is taken for want of a better one. */
 static int args_find_way(const struct coll_args *a, const struct side *s, const struct side *r,
                          struct coll_call *call)
 {
@@ -319,7 +319,13 @@ static int args_find_way(const struct coll_args *a, const struct side *s, const 
         return code;
     if (!tells && !call->stream && a->comm->nccl && call_counts_differ(a->kind))
         return args_refuse(a, DLCOLL_EINVAL, NCCL_NO_BUFFER_TELLS);
-    return 0;
+    int on = -1;
+    enum call_kind kind = a->called ? a->called : a->kind;
+    if (s->needed && s->extent)
+        code = nccl_check_buffer(a->comm, kind, "send", s->p, call->device, &on);
+    if (code == 0 && r->needed && r->extent && r->p != s->p)
+        code = nccl_check_buffer(a->comm, kind, "recv", r->p, call->device, &on);
+    return code;
 }
 
 static int check_data(const struct coll_args *a, struct coll_call *call)

@@ -232,6 +232,13 @@ int dlcoll_all_reduce_coalesced(const dlcoll_span *list, size_t n, dlcoll_dtype 
         call.in_steps = n > 0;
         call.nspans = n;
         code = nccl_is_for(comm, first_buffer(list, n), call.stream, &call.device);
+        int on = -1;
+        for (size_t i = 0; i < n && code == 0; i++) {
+            if (list[i].count)
+                code = nccl_check_buffer(comm, a.kind, "send", list[i].send, call.device, &on);
+            if (list[i].count && code == 0)
+                code = nccl_check_buffer(comm, a.kind, "recv", list[i].recv, call.device, &on);
+        }
     }
     if (code == 0)
         code = coll_perform(comm, &call, work);

@@ -177,6 +177,18 @@ static const void *telling_buffer(const dlcoll_p2p *list, size_t n)
     return one->send ? one->send : one->recv;
 }
 
+static int check_places(dlcoll_comm *c, const struct message_call *m, bool device)
+{
+    int code = 0, on = -1;
+    for (size_t i = 0; i < m->n && code == 0; i++) {
+        const dlcoll_p2p *one = &m->list[i];
+        if (one->count)
+            code = nccl_check_buffer(c, m->kind, one->send ? "send" : "recv",
+                                     one->send ? one->send : one->recv, device, &on);
+    }
+    return code;
+}
+
 /* Returns whether the call is for NCCL; or a negative code. */
 INLINED int find_place(dlcoll_comm *c, const struct message_call *m, const dlcoll_opts *o,
                        bool *device)
@@ -189,7 +201,8 @@ INLINED int find_place(dlcoll_comm *c, const struct message_call *m, const dlcol
     bool any = m->kind == CALL_RECV && list[0].peer == DLCOLL_ANY_SOURCE;
     if (!list[0].count && !tells && !any && !o->stream && c->nccl)
         return p2p_ops_refuse(c, m->kind, NCCL_NO_BUFFER_TELLS);
-    return nccl_is_for(c, tells, o->stream, device);
+    int code = nccl_is_for(c, tells, o->stream, device);
+    return code == 0 && c->job->conf.devices ? check_places(c, m, *device) : code;
 }
 
 static int perform_by_handle(dlcoll_comm *c, const struct message_call *m, const dlcoll_opts *o,

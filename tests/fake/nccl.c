@@ -2,7 +2,10 @@
  * by a thread that every process has, and ranks meet in memory that they share since before they
  * were forked, or in the file that FAKE_NCCL_SHARED names. A copy on a stream that has nothing else
  * to do is made at once, whatever is on others. Device memory is a range of addresses. -DFAKE_OLD:
- * without what later versions added. */
+ * without what later versions added.
+ *
+ * What a call returns, and when, is as in NCCL's sources; a comment "NCCL:" names version, file and
+ * line that the behaviour is taken from. What would crash NCCL is counted in `crashes`. */
 #include "tests/fake/nccl.h"
 
 #include <fcntl.h>
@@ -39,8 +42,15 @@ int error_set_global(int code, const char *fmt, ...)
     return code;
 }
 
+struct meeting {
+    _Atomic int arrived, turn;
+};
+
 struct world { /* a communicator, in all its processes */
-    _Atomic int size, arrived, turn, joined;
+    _Atomic int size, joined;
+    struct meeting tasks, calls; /* of what is carried out; of calls that all ranks make */
+    int32_t split[RANKS][3];
+    _Atomic bool linked[RANKS][RANKS]; /* the first calls messages to the second one */
     _Atomic uint32_t sent[RANKS][RANKS], got[RANKS][RANKS];
     uint8_t slot[RANKS][SLOT];
     uint8_t box[RANKS][RANKS][BOX];
@@ -52,11 +62,20 @@ struct region {
     struct world worlds[COMMS];
 };
 
+struct job;
+
 struct comm {
     struct world *w;
-    int rank, size, polls;
-    _Atomic bool aborted;
-    _Atomic int inside;
+    int rank, size;
+    bool blocking, connected, finalized;
+    _Atomic int polls;    /* questions that are still answered "in progress" */
+    _Atomic int state;    /* the answer of ncclCommGetAsyncError */
+    struct job *job;      /* what goes on in the background; joined by the next question */
+    struct comm *child;   /* that is being split off: an abort reaches it, too */
+    struct comm *half_of; /* the parent, of one whose split has failed */
+    bool job_is_freed;    /* by ncclCommRevoke, which leaves the pointer behind */
+    _Atomic bool aborted, ended, freed;
+    _Atomic int inside; /* calls */
     struct comm *older; /* in g_comms */
 };
 
@@ -152,15 +171,20 @@ static bool wait_turn(const struct comm *c, _Atomic int *word, int value)
     return true;
 }
 
-static bool meet(struct comm *c)
+static bool meet_at(struct comm *c, struct meeting *m)
 {
-    int turn = atomic_load(&c->w->turn);
-    if (atomic_fetch_add(&c->w->arrived, 1) + 1 == c->size) {
-        atomic_store(&c->w->arrived, 0);
-        atomic_fetch_add(&c->w->turn, 1);
+    int turn = atomic_load(&m->turn);
+    if (atomic_fetch_add(&m->arrived, 1) + 1 == c->size) {
+        atomic_store(&m->arrived, 0);
+        atomic_fetch_add(&m->turn, 1);
         return true;
     }
-    return wait_turn(c, &c->w->turn, turn);
+    return wait_turn(c, &m->turn, turn);
+}
+
+static bool meet(struct comm *c)
+{
+    return meet_at(c, &c->w->tasks);
 }
 
 static size_t bytes_of(const struct task *t)
@@ -327,33 +351,194 @@ static bool is_idle(cuda_stream stream)
 
 static void check_context(void);
 
-/* 0, or in progress when the test wants that. */
-static int taken(struct comm *c)
+/* --------------------------------------------------------------------- what goes on by itself
+ *
+ * A call on a communicator in non-blocking mode starts a job, whose thread does what waits for
+ * other ranks; in blocking mode the caller does it. NCCL: 2.28.9 group.cc:703-747; 2.19.3
+ * group.cc:392 starts the thread only where something is to be connected or made, which is nobody's
+ * business. */
+
+struct job {
+    pthread_t thread;
+    struct comm *comm;
+    int (*run)(struct job *);
+    struct task *tasks;
+    int ntasks;
+    void **out; /* of what makes something */
+    int color, key, size, rank;
+    struct nccl_config conf;
+    void *p;
+};
+
+static void crash(const char *why)
 {
-    if (!g->state.in_progress || !c)
+    g->state.crashes++;
+    fprintf(stderr, "fake NCCL: %s\n", why);
+}
+
+static void *job_main(void *arg)
+{
+    struct job *j = arg;
+    int rc = j->run(j);
+    atomic_store(&j->comm->polls, g->state.polls);
+    atomic_store(&j->comm->state, rc);
+    return NULL;
+}
+
+static void join_job(struct comm *c)
+{
+    struct job *j = c->job;
+    if (!j)
+        return;
+    if (c->job_is_freed) {
+        crash("a job is joined that ncclCommRevoke has freed");
+        return;
+    }
+    c->job = NULL;
+    pthread_join(j->thread, NULL);
+    free(j->tasks);
+    free(j);
+}
+
+/* NCCL: 2.28.9 init.cc:2706: a question about a job that has succeeded joins its thread. */
+static int state_of(struct comm *c, bool asked)
+{
+    int state = atomic_load(&c->state);
+    if (state == NCCL_OK && atomic_load(&c->polls) > 0) {
+        if (asked)
+            atomic_fetch_sub(&c->polls, 1);
+        return NCCL_IN_PROGRESS;
+    }
+    if (state == NCCL_OK)
+        join_job(c);
+    return state;
+}
+
+/* NCCL: 2.28.9 init.cc:373; 2.19.3 init.cc:293: a call before the one before has come to its end is
+ * refused; of an aborted one the job is awaited. */
+static int ensure_ready(struct comm *c)
+{
+    if (atomic_load(&c->freed)) {
+        crash("a communicator is used after its end");
+        return 4;
+    }
+    if (atomic_load(&c->aborted)) {
+        join_job(c);
         return NCCL_OK;
-    c->polls = 1;
+    }
+    int state = state_of(c, false);
+    return state == NCCL_IN_PROGRESS ? 4 : state;
+}
+
+/* The code of the job, or "in progress". */
+static int launch(const struct job *what)
+{
+    struct comm *c = what->comm;
+    struct job *j = malloc(sizeof(*j));
+    *j = *what;
+    if (c->blocking) {
+        atomic_fetch_add(&c->inside, 1);
+        g->state.callers++;
+        for (int ms = g->state.slow_calls; ms > 0; ms--)
+            nanosleep(&(struct timespec){0, 1000000}, NULL);
+        int rc = j->run(j);
+        g->state.freed_under += atomic_load(&c->freed);
+        g->state.callers--;
+        atomic_fetch_sub(&c->inside, 1);
+        free(j->tasks);
+        free(j);
+        return rc;
+    }
+    c->job = j;
+    atomic_store(&c->state, NCCL_IN_PROGRESS);
+    if (pthread_create(&j->thread, NULL, job_main, j) != 0)
+        abort();
     return NCCL_IN_PROGRESS;
 }
 
+#ifndef FAKE_OLD
+/* A place that NCCL writes into when the job has come to its end is not to be on the stack of a
+ * caller that may give up waiting. */
+static void check_place(struct comm *c, const void *place)
+{
+    pthread_attr_t attr;
+    void *stack;
+    size_t size;
+    if (c->blocking || pthread_getattr_np(pthread_self(), &attr) != 0)
+        return;
+    pthread_attr_getstack(&attr, &stack, &size);
+    pthread_attr_destroy(&attr);
+    if ((const char *)place >= (char *)stack && (const char *)place < (char *)stack + size)
+        crash("a result would be written onto the caller's stack");
+}
+#endif
+
+/* The first collective of all connects its ranks, the first message of two connects these: until
+ * all have called, the call is in progress, or does not return in blocking mode. NCCL: 2.28.9
+ * group.cc:509-600, enqueue.cc ncclPrepareTasks(); messages in all versions, collectives from 2.22
+ * on. */
+static bool connect_all(struct comm *c, const struct task *list, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (list[i].kind == SEND || list[i].kind == RECV)
+            atomic_store(&c->w->linked[c->rank][list[i].peer], true);
+        else if (!c->connected && !(c->connected = meet_at(c, &c->w->calls)))
+            return false;
+    }
+    for (int i = 0; i < n; i++) {
+        while ((list[i].kind == SEND || list[i].kind == RECV) &&
+               !atomic_load(&c->w->linked[list[i].peer][c->rank])) {
+            if (atomic_load(&c->aborted))
+                return false;
+            nanosleep(&(struct timespec){0, 20000}, NULL);
+        }
+    }
+    return true;
+}
+
+/* Sends first: nobody waits for who waits for him. */
+static int run_tasks(struct job *j)
+{
+    if (!connect_all(j->comm, j->tasks, j->ntasks))
+        return 3;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < j->ntasks; i++) {
+            if ((j->tasks[i].kind == RECV) != pass)
+                continue;
+            if (is_captured(j->tasks[i].stream))
+                capture(&j->tasks[i]);
+            else
+                push(&j->tasks[i]);
+        }
+    }
+    return NCCL_OK;
+}
+
+static int launch_tasks(struct comm *c, const struct task *list, int n)
+{
+    struct job j = {.comm = c, .run = run_tasks, .ntasks = n};
+    j.tasks = malloc((size_t)n * sizeof(*list));
+    memcpy(j.tasks, list, (size_t)n * sizeof(*list));
+    return launch(&j);
+}
+
+/* NCCL: 2.28.9 enqueue.cc:2620: inside a group the operation waits for the group's end, and the
+ * call succeeds; else the state is returned. */
 static int enqueue(struct task t)
 {
-    if (!t.comm || t.comm->aborted)
-        return 4;
+    struct comm *c = t.comm;
+    int rc = c ? ensure_ready(c) : 4;
+    if (rc != NCCL_OK || atomic_load(&c->aborted))
+        return rc != NCCL_OK ? rc : 4;
     check_context();
-    if (is_captured(t.stream)) {
-        g->state.captured++;
-        capture(&t);
-        return NCCL_OK;
-    }
+    g->state.captured += is_captured(t.stream);
     if (g_depth) {
         if (g_held == IN_GROUP)
             return 4;
         g_group[g_held++] = t;
         return NCCL_OK;
     }
-    push(&t);
-    return taken(t.comm);
+    return launch_tasks(c, &t, 1);
 }
 
 static int reducing(enum kind kind, const void *send, void *recv, size_t n, int type, int op,
@@ -450,21 +635,18 @@ CALL(GroupStart)(void)
     return NCCL_OK;
 }
 
-/* Sends first: nobody waits for who waits for him. */
+/* NCCL: 2.28.9 group.cc:646-755: of a communicator in non-blocking mode, "in progress", and never
+ * success; inside another group, success. Without a group, invalid usage. */
 CALL(GroupEnd)(void);
 CALL(GroupEnd)(void)
 {
-    if (--g_depth)
+    if (!g_depth)
+        return 5;
+    if (--g_depth || !g_held)
         return NCCL_OK;
-    struct comm *c = g_held ? g_group[0].comm : NULL;
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = 0; i < g_held; i++) {
-            if ((g_group[i].kind == RECV) == pass)
-                push(&g_group[i]);
-        }
-    }
+    int n = g_held;
     g_held = 0;
-    return taken(c);
+    return launch_tasks(g_group[0].comm, g_group, n);
 }
 
 /* -------------------------------------------------------------------------------- communicators */
@@ -501,26 +683,44 @@ API const char *ncclGetLastError(nccl_comm_t c)
     return c ? "NET/Socket : connection closed by remote peer" : "";
 }
 
-static int join(nccl_comm_t *out, int n, int world, int rank, const struct nccl_config *conf)
+static int come_together(struct job *j)
+{
+    struct comm *c = j->comm;
+    while (atomic_load(&c->w->joined) < c->size) {
+        if (atomic_load(&c->aborted))
+            return 3;
+        nanosleep(&(struct timespec){0, 20000}, NULL);
+    }
+    return NCCL_OK;
+}
+
+/* NULL: the configuration is wrong. */
+static struct comm *new_comm(int n, int world, int rank, const struct nccl_config *conf)
 {
     if (n > RANKS || conf->magic != NCCL_CONFIG_MAGIC || conf->size > sizeof(*conf) ||
         (conf->version >= NCCL_WITH_NAME) != (g->state.version >= NCCL_WITH_NAME))
-        return 5;
+        return NULL;
     struct comm *c = calloc(1, sizeof(*c));
-    *c = (struct comm){.w = &g->worlds[world], .rank = rank, .size = n, .polls = g->state.polls};
+    *c = (struct comm){
+        .w = &g->worlds[world], .rank = rank, .size = n, .blocking = conf->blocking != 0};
     c->older = atomic_load(&g_comms);
     while (!atomic_compare_exchange_weak(&g_comms, &c->older, c))
         ;
+    g->state.blocking += c->blocking;
     atomic_fetch_add(&c->w->joined, 1);
+    return c;
+}
+
+/* The communicator is there at once, and is usable when all ranks have come. NCCL: 2.28.9
+ * init.cc:2140-2175. */
+static int join(nccl_comm_t *out, int n, int world, int rank, const struct nccl_config *conf)
+{
+    struct comm *c = new_comm(n, world, rank, conf);
+    if (!c)
+        return 5;
     *out = c;
     check_context();
-    if (!conf->blocking)
-        return NCCL_IN_PROGRESS;
-    c->polls = 0;
-    g->state.blocking++;
-    while (atomic_load(&c->w->joined) < n)
-        nanosleep(&(struct timespec){0, 20000}, NULL);
-    return NCCL_OK;
+    return launch(&(struct job){.comm = c, .run = come_together});
 }
 
 CALL(CommInitRankConfig)
@@ -538,45 +738,73 @@ CALL(CommGetAsyncError)(nccl_comm_t comm, int *error);
 CALL(CommGetAsyncError)(nccl_comm_t comm, int *error)
 {
     struct comm *c = comm;
-    bool init = atomic_load(&c->w->joined) < c->size || c->polls > 0;
-    if (atomic_fetch_add(&c->inside, 1) > 0)
+    if (atomic_load(&c->freed))
+        crash("a communicator is asked after its end");
+    if (atomic_fetch_add(&c->inside, 1) > 0 && !c->blocking)
         g->state.max_threads_in = 2;
-    c->polls -= c->polls > 0;
-    *error = g->state.error_rank == c->rank ? g->state.async_error
-             : init                         ? NCCL_IN_PROGRESS
-                                            : NCCL_OK;
+    int state = state_of(c, true);
+    *error = g->state.error_rank == c->rank ? g->state.async_error : state;
     g->state.errors_reported += g->state.error_rank == c->rank && g->state.async_error;
     atomic_fetch_sub(&c->inside, 1);
     return NCCL_OK;
 }
 
+/* The flags of the communicator, and of the one that is being split off, are set; the job comes to
+ * its end; then all is freed, whoever is inside a call. It blocks in both modes. NCCL: 2.28.9
+ * init.cc:2503-2545, group.cc:49; 2.19.3 init.cc:2002. */
 CALL(CommAbort)(nccl_comm_t comm);
 CALL(CommAbort)(nccl_comm_t comm)
 {
     struct comm *c = comm;
-    if (!has_fault("deaf-abort") && atomic_exchange(&c->aborted, true))
+    if (atomic_exchange(&c->ended, true))
         abort(); /* twice */
+    if (!has_fault("deaf-abort"))
+        atomic_store(&c->aborted, true);
     g->state.aborts++;
+    if (c->half_of && !atomic_load(&c->half_of->freed))
+        crash("one that is half split off is aborted before its parent");
+    if (c->child)
+        atomic_store(&c->child->aborted, true);
+    join_job(c);
     while (g->state.abort_hangs || atomic_load(&g_graphs)) /* as NCCL does while a graph lives */
         nanosleep(&(struct timespec){0, 20000}, NULL);
+    atomic_store(&c->freed, true);
     return NCCL_OK;
 }
 
+static int do_nothing(struct job *j)
+{
+    (void)j;
+    return NCCL_OK;
+}
+
+/* NCCL: 2.28.9 init.cc:2264-2297: once only, and only a communicator that is ready. Returns the
+ * state. */
 CALL(CommFinalize)(nccl_comm_t comm);
 CALL(CommFinalize)(nccl_comm_t comm)
 {
-    (void)comm;
+    struct comm *c = comm;
+    int rc = ensure_ready(c);
+    if (rc != NCCL_OK || c->finalized)
+        return rc != NCCL_OK ? rc : 4;
+    c->finalized = true;
     g->state.finalizes++;
-    return NCCL_OK;
+    return launch(&(struct job){.comm = c, .run = do_nothing});
 }
 
+/* NCCL: 2.28.9 init.cc:2358-2393, group.cc:49: it blocks in both modes, and waits for the
+ * communicator's streams. */
 CALL(CommDestroy)(nccl_comm_t comm);
 CALL(CommDestroy)(nccl_comm_t comm)
 {
     struct comm *c = comm;
+    int rc = ensure_ready(c);
+    if (rc != NCCL_OK)
+        return rc;
     while (atomic_load(&g_pending)) /* it waits for what is enqueued */
         nanosleep(&(struct timespec){0, 20000}, NULL);
     atomic_store(&c->aborted, true);
+    atomic_store(&c->freed, true);
     g->state.destroys++;
     return NCCL_OK;
 }
@@ -624,36 +852,64 @@ CALL(CommInitRankScalable)
     return join(out, n, world, rank, conf);
 }
 
-CALL(CommSplit)(nccl_comm_t comm, int color, int key, nccl_comm_t *out, struct nccl_config *conf);
-CALL(CommSplit)(nccl_comm_t comm, int color, int key, nccl_comm_t *out, struct nccl_config *conf)
+/* NCCL: 2.28.9 init.cc:1512-1620: all ranks of the parent take part, also those without a colour;
+ * *out is written at the end, and also after a failure. */
+static int run_split(struct job *j)
 {
-    struct comm *c = comm;
-    int32_t own[3] = {color, key, 0}, all[RANKS][3];
-    while (atomic_load(&g_pending)) /* what stands in front of it */
-        nanosleep(&(struct timespec){0, 20000}, NULL);
+    struct comm *c = j->comm, *child = NULL;
+    int32_t *own = c->w->split[c->rank], all[RANKS][3];
+    int n = 0, rank = 0, lowest = 0;
+    own[0] = j->color;
+    own[1] = j->key;
     if (c->rank == 0) { /* numbers for the new ones; more than there can be colours */
         own[2] = atomic_fetch_add(&g->next, RANKS);
         if (own[2] + RANKS > COMMS)
             abort();
     }
-    memcpy(c->w->slot[c->rank], own, sizeof(own));
-    meet(c);
-    for (int i = 0; i < c->size; i++)
-        memcpy(all[i], c->w->slot[i], sizeof(own));
-    meet(c);
-    g->state.splits++;
-    int n = 0, rank = 0, lowest = 0;
+    if (!meet_at(c, &c->w->calls))
+        return 3;
+    memcpy(all, c->w->split, sizeof(all));
+    if (!meet_at(c, &c->w->calls))
+        return 3;
     for (int i = c->size - 1; i >= 0; i--) {
-        if (all[i][0] != color)
+        if (all[i][0] != j->color)
             continue;
         n++;
         lowest = i;
-        rank += all[i][1] < key || (all[i][1] == key && i < c->rank);
+        rank += all[i][1] < j->key || (all[i][1] == j->key && i < c->rank);
     }
-    *out = NULL;
     if (g->state.bad_splitter == c->rank)
         g->state.error_rank = c->rank;
-    return color < 0 ? NCCL_OK : join(out, n, all[0][2] + lowest, rank, conf);
+    if (j->color < 0)
+        return NCCL_OK;
+    if (!(child = new_comm(n, all[0][2] + lowest, rank, &j->conf)))
+        return 5;
+    c->child = child;
+    for (int ms = g->state.slow_split; ms > 0 && !atomic_load(&c->aborted); ms--)
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    int rc = atomic_load(&c->aborted) ? 3 : come_together(&(struct job){.comm = child});
+    c->child = NULL;
+    child->half_of = rc == NCCL_OK ? NULL : c;
+    *j->out = child;
+    return rc;
+}
+
+/* NCCL: 2.28.9 init.cc:2550-2680, 2.19.3 init.cc:2034-2090: *out is NULL, and the call succeeds
+ * while the split is in progress: it is the parent that is in progress then. */
+CALL(CommSplit)(nccl_comm_t comm, int color, int key, nccl_comm_t *out, struct nccl_config *conf);
+CALL(CommSplit)(nccl_comm_t comm, int color, int key, nccl_comm_t *out, struct nccl_config *conf)
+{
+    struct comm *c = comm;
+    int rc = ensure_ready(c);
+    if (rc != NCCL_OK)
+        return rc;
+    check_context();
+    check_place(c, out);
+    *out = NULL;
+    g->state.splits++;
+    rc = launch(&(struct job){
+        .comm = c, .run = run_split, .out = out, .color = color, .key = key, .conf = *conf});
+    return rc == NCCL_IN_PROGRESS ? NCCL_OK : rc;
 }
 
 CALL(CommRegister)(nccl_comm_t c, void *p, size_t n, void **handle);
@@ -673,28 +929,61 @@ CALL(CommDeregister)(nccl_comm_t c, void *handle)
     return NCCL_OK;
 }
 
-CALL(CommRevoke)(nccl_comm_t c, int flags);
-CALL(CommRevoke)(nccl_comm_t c, int flags)
+/* The job is freed, and its communicator still points to it; an init that has failed early leaves
+ * streams behind that are not there. NCCL: 2.28.9 init.cc:2409-2500, group.cc:780. */
+CALL(CommRevoke)(nccl_comm_t comm, int flags);
+CALL(CommRevoke)(nccl_comm_t comm, int flags)
 {
-    (void)c;
+    struct comm *c = comm;
     g->state.revokes++;
-    return flags ? 4 : NCCL_OK;
+    if (flags || c->finalized)
+        return 4;
+    if (atomic_load(&c->w->joined) < c->size)
+        crash("streams are synchronized that are not there yet");
+    c->job_is_freed = c->job != NULL;
+    return NCCL_OK;
 }
 
-CALL(CommWindowRegister)(nccl_comm_t c, void *p, size_t n, void **window, int flags);
-CALL(CommWindowRegister)(nccl_comm_t c, void *p, size_t n, void **window, int flags)
+static int run_window(struct job *j)
 {
-    (void)c, (void)n;
-    *window = p;
+    if (!meet_at(j->comm, &j->comm->w->calls))
+        return 3;
+    *j->out = j->p;
     g->state.windows++;
-    return flags == NCCL_WINDOW_SYMMETRIC ? NCCL_OK : 4;
+    return NCCL_OK;
 }
 
-CALL(CommWindowDeregister)(nccl_comm_t c, void *window);
-CALL(CommWindowDeregister)(nccl_comm_t c, void *window)
+/* All ranks take part. Where there is no symmetric memory, the call succeeds without a window, and
+ * 2.28 does not even write one. NCCL: 2.27.7 register.cc:197-254: the window is there at once, and
+ * the call says that it is in progress; 2.28.9 dev_runtime.cc:891-922, 2.30.7 dev_runtime.cc:1333:
+ * the window is there at the end, and the call succeeds before. */
+CALL(CommWindowRegister)(nccl_comm_t comm, void *p, size_t n, void **window, int flags);
+CALL(CommWindowRegister)(nccl_comm_t comm, void *p, size_t n, void **window, int flags)
 {
-    (void)c, (void)window;
-    g->state.windows--;
+    struct comm *c = comm;
+    bool later = g->state.version >= 22800;
+    if (!later || g->state.version >= 23000)
+        *window = NULL;
+    if (g->state.no_symmetric)
+        return NCCL_OK;
+    int rc = ensure_ready(c);
+    if (rc != NCCL_OK || !n || flags != NCCL_WINDOW_SYMMETRIC)
+        return rc != NCCL_OK ? rc : 4;
+    check_place(c, window);
+    if (!later)
+        *window = p;
+    rc = launch(&(struct job){.comm = c, .run = run_window, .out = window, .p = p});
+    return rc == NCCL_IN_PROGRESS && later ? NCCL_OK : rc;
+}
+
+/* By this rank alone, at once. NCCL: 2.28.9 dev_runtime.cc:927. */
+CALL(CommWindowDeregister)(nccl_comm_t comm, void *window);
+CALL(CommWindowDeregister)(nccl_comm_t comm, void *window)
+{
+    struct comm *c = comm;
+    if (atomic_load(&c->freed))
+        crash("a window is deregistered after its communicator's end");
+    g->state.windows -= window != NULL;
     return NCCL_OK;
 }
 
@@ -747,6 +1036,12 @@ static void check_capture(void)
 static bool is_arena(cuda_ptr p)
 {
     return p >= (uintptr_t)g_arena && p < (uintptr_t)g_arena + ARENA;
+}
+
+static int device_of(cuda_ptr p)
+{
+    cuda_ptr elsewhere = (uintptr_t)atomic_load(&g->state.elsewhere);
+    return !is_arena(p) ? -2 : elsewhere && p >= elsewhere && p < elsewhere + 4096;
 }
 
 CUDA(GetErrorString)(int rc, const char **text);
@@ -870,7 +1165,7 @@ CUDA(PointerGetAttributes)(unsigned n, int *names, void **out, cuda_ptr p)
         return CUDA_INVALID_CONTEXT;
     for (unsigned i = 0; i < n; i++)
         *(int *)out[i] = names[i] == CUDA_POINTER_TYPE     ? is_arena(p) ? CUDA_MEMORY_DEVICE : 0
-                         : names[i] == CUDA_POINTER_DEVICE ? is_arena(p) ? 0 : -2
+                         : names[i] == CUDA_POINTER_DEVICE ? device_of(p)
                                                            : 0;
     if (has_fault("blind-driver"))
         *(int *)out[0] = 0;

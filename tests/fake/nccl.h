@@ -7,13 +7,16 @@
 
 struct fake_nccl {
     _Atomic int version;
-    _Atomic int polls;         /* an init is in progress for so many questions */
+    _Atomic int polls;         /* what goes on by itself does so for so many questions more */
     _Atomic int async_error;   /* what ncclCommGetAsyncError says... */
     _Atomic int error_rank;    /* ...on this rank */
     _Atomic int bad_splitter;  /* who becomes error_rank by ncclCommSplit */
     _Atomic int no_unique_id;  /* ncclGetUniqueId fails: 1, everywhere; else in that process */
     _Atomic int no_stream;     /* cudaStreamCreate fails in that process */
-    _Atomic int in_progress;   /* every call is, once */
+    _Atomic(void *) elsewhere; /* a page here is memory of device 1 */
+    _Atomic int slow_split;    /* so many ms, until it is aborted */
+    _Atomic int slow_calls;    /* so many ms a call stays inside in blocking mode */
+    _Atomic int no_symmetric;  /* no windows: success without one */
     _Atomic int held;          /* what is enqueued waits while this is not 0 */
     _Atomic int abort_hangs;   /* ncclCommAbort does not return, as while a captured graph lives */
     _Atomic int pointer_error; /* what cuPointerGetAttributes returns */
@@ -30,6 +33,9 @@ struct fake_nccl {
     _Atomic int capture_broken; /* calls that invalidate a capture */
     _Atomic int captured;       /* operations that went into a graph */
     _Atomic int blocking;       /* communicators in blocking mode */
+    _Atomic int crashes;        /* what would have crashed NCCL; one line each is on stderr */
+    _Atomic int callers;        /* threads inside calls in blocking mode */
+    _Atomic int freed_under;    /* such threads whose communicator was freed meanwhile */
     _Atomic int revokes, windows, events;
     _Atomic int timed_events;    /* of these, ever: created to take the time */
     _Atomic int errors_reported; /* answers of ncclCommGetAsyncError that are async_error */

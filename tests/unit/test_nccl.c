@@ -45,6 +45,11 @@ static void setup(void)
     use("tests/fake/libnccl.so.2");
 }
 
+static void teardown(void)
+{
+    ck_assert_int_eq(g_fake->crashes, 0);
+}
+
 /* Binds the thread to a device, as cudaSetDevice() does: once for each thread. */
 static void use_device(int device)
 {
@@ -258,7 +263,6 @@ END_TEST
 
 START_TEST(calls_that_go_on_by_themselves)
 {
-    g_fake->in_progress = 1;
     g_fake->polls = 20;
     ranks_run(2, 1, everything);
 }
@@ -511,6 +515,110 @@ static void unaware(struct ranks *j, int rank)
 
 JOB(the_first_one_must_tell, 2, 1, unaware)
 
+/* Buffers that do not belong together are refused by name, and the communicator goes on. */
+static void mixed_buffers(struct ranks *j, int rank)
+{
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
+    int *far = device_memory(4096), a = 1, peer = 1 - rank;
+    dlcoll_opts s = on_stream();
+    g_fake->elsewhere = far;
+    const struct {
+        const void *send;
+        void *recv;
+        dlcoll_opts *opts;
+        const char *text;
+    } bad[] = {
+        {x, &a, NULL, "recv is host memory"},
+        {&a, x, NULL, "recv is device memory"},
+        {&a, &a, &s, "send is host memory"},
+        {x, far, NULL, "recv is memory of device 1, and the communicator works on device 0"},
+    };
+    *x = 1;
+    for (int made = 0; made < 2; made++) {
+        for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+            int code = dlcoll_all_reduce(bad[i].send, bad[i].recv, 1, DLCOLL_I32, DLCOLL_SUM, c,
+                                         bad[i].opts, NULL);
+            EXPECT(code == DLCOLL_EINVAL && strstr(why(c), bad[i].text), "%zu: %d %s", i, code,
+                   why(c));
+            dlcoll_span span = {bad[i].send, bad[i].recv, 1};
+            code =
+                dlcoll_all_reduce_coalesced(&span, 1, DLCOLL_I32, DLCOLL_SUM, c, bad[i].opts, NULL);
+            EXPECT(code == DLCOLL_EINVAL && strstr(why(c), bad[i].text), "%zu: %d %s", i, code,
+                   why(c));
+            dlcoll_p2p list[2] = {
+                {.send = bad[i].send, .count = 1, .dtype = DLCOLL_I32, .peer = peer},
+                {.recv = bad[i].recv, .count = 1, .dtype = DLCOLL_I32, .peer = peer}};
+            code = dlcoll_batch(list, 2, c, bad[i].opts, NULL);
+            EXPECT(code == (made || bad[i].opts ? DLCOLL_EINVAL : code) && code < 0, "%zu: %d %s",
+                   i, code, why(c));
+        }
+        EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0, "%s",
+               why(c));
+    }
+    EXPECT(*x == 4);
+    comm_end(c);
+}
+
+JOB(buffers_that_do_not_belong_together, 2, 1, mixed_buffers)
+
+/* Inside a group of the program's, an operation would be called complete before it has begun. */
+static void inside_a_group(struct ranks *j, int rank)
+{
+    int *x;
+    const struct nccl_api *api;
+    struct err e = ERR_INIT;
+    dlcoll_comm *c = join(j, rank, &x);
+    dlcoll_opts s = on_stream();
+    EXPECT(dlcoll_barrier(c, &s, NULL) == 0 && nccl_api_get(&api, &e) == 0);
+    EXPECT(api->GroupStart() == NCCL_OK);
+    int code = dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, &s, NULL);
+    EXPECT(code == DLCOLL_EINVAL && strstr(why(c), "ncclGroupStart()"), "%d %s", code, why(c));
+    EXPECT(api->GroupEnd() == NCCL_IN_PROGRESS);
+    dlcoll_destroy(c);
+}
+
+JOB(calls_in_a_group_of_the_program, 2, 1, inside_a_group)
+
+/* A capture that waits for a work of before it would be invalid: it goes on. */
+static void wait_in_capture(struct ranks *j, int rank)
+{
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
+    dlcoll_work *w;
+    static int captured;
+    EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, &w) == 0, "%s", why(c));
+    g_fake->capture = &captured;
+    int code = dlcoll_stream_wait(&captured, w);
+    EXPECT(code == DLCOLL_EINVAL && strstr(why(c), "captured"), "%d %s", code, why(c));
+    EXPECT(dlcoll_wait(w) == 0 && g_fake->capture_broken == 0);
+    dlcoll_work_free(w);
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == 0);
+    comm_end(c);
+}
+
+JOB(a_stream_that_is_captured_does_not_wait, 2, 1, wait_in_capture)
+
+/* NCCL's own timeout (2.30) is one of the library's. */
+static void nccl_times_out(struct ranks *j, int rank)
+{
+    int *x;
+    dlcoll_comm *c = join(j, rank, &x);
+    dlcoll_opts s = on_stream();
+    EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
+    ranks_say_ready(j);
+    ranks_await_ready(j);
+    g_fake->async_error = NCCL_TIMEOUT;
+    g_fake->error_rank = 1;
+    int code = dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL);
+    EXPECT(rank == 0 ? code < 0 : code == DLCOLL_ETIMEDOUT || code == DLCOLL_ESTATE, "%d %s", code,
+           why(c));
+    EXPECT(rank == 0 || strstr(why(c), "timed out"), "%s", why(c));
+    dlcoll_destroy(c);
+}
+
+JOB(a_timeout_of_nccls, 2, 1, nccl_times_out)
+
 static void groups(struct ranks *j, int rank)
 {
     ranks_become(j, rank);
@@ -583,7 +691,7 @@ JOB(a_world_of_one, 1, 1, small)
 
 /* ------------------------------------------------------------------------------------- failures */
 
-enum { INSIDE, ENQUEUED, MAKING_ROOM, HANGS };
+enum { INSIDE, ENQUEUED, MAKING_ROOM, CONNECTING, CONNECTING_BLOCKED, HANGS };
 
 /* Rank 0 never comes to the last operation: killed, or late. */
 static void hang(struct ranks *j, int rank, int how)
@@ -592,13 +700,13 @@ static void hang(struct ranks *j, int rank, int how)
     dlcoll_comm *c = join(j, rank, &x);
     dlcoll_opts s = on_stream();
     dlcoll_work *w = NULL;
-    EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
+    EXPECT((how >= CONNECTING ? dlcoll_device_init(c, NULL) : dlcoll_barrier(c, &s, NULL)) == 0);
     if (rank == 0) {
         ranks_say_ready(j);
         for (;;)
             pause();
     }
-    if (how != INSIDE)
+    if (how == ENQUEUED || how == MAKING_ROOM)
         EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, &s,
                                  how == ENQUEUED ? &w : NULL) == 0);
     ranks_say_ready(j);
@@ -620,6 +728,18 @@ static void hang_inside(struct ranks *j, int rank)
 static void hang_enqueued(struct ranks *j, int rank)
 {
     hang(j, rank, ENQUEUED);
+}
+
+/* The first operation connects the ranks. */
+static void hang_connecting(struct ranks *j, int rank)
+{
+    hang(j, rank, CONNECTING);
+}
+
+static void hang_connecting_blocked(struct ranks *j, int rank)
+{
+    setenv("DLCOLL_NCCL_BLOCKING", "1", 1);
+    hang(j, rank, CONNECTING_BLOCKED);
 }
 
 /* Memory that is freed waits for all that the device does. */
@@ -657,7 +777,8 @@ static void kill_rank_0(rank_fn *how, void (*fault)(void), double within_s)
 
 START_TEST(a_rank_dies)
 {
-    rank_fn *const how[HANGS] = {hang_inside, hang_enqueued, hang_making_room};
+    rank_fn *const how[HANGS] = {hang_inside, hang_enqueued, hang_making_room, hang_connecting,
+                                 hang_connecting_blocked};
     kill_rank_0(how[_i], NULL, 5);
     ck_assert_int_eq(g_fake->aborts, 2);
 }
@@ -669,9 +790,13 @@ static bool error_is_reported(void *arg)
     return g_fake->errors_reported > 0;
 }
 
-static void report_remote_error(void)
+/* What a survivor's NCCL may say of it: a system, an internal or a remote error. */
+static const int g_peer_errors[] = {NCCL_SYSTEM_ERROR, NCCL_INTERNAL, NCCL_REMOTE_ERROR};
+static int g_peer_error;
+
+static void report_peer_error(void)
 {
-    g_fake->async_error = NCCL_REMOTE_ERROR;
+    g_fake->async_error = g_peer_error;
     g_fake->error_rank = 1;
     wait_until(error_is_reported, NULL, 20, "NCCL has reported its error");
 }
@@ -680,7 +805,8 @@ static void report_remote_error(void)
  * names rank 0, not the survivor. */
 START_TEST(a_death_that_nccl_sees_first)
 {
-    kill_rank_0(hang_inside, report_remote_error, 20);
+    g_peer_error = g_peer_errors[_i];
+    kill_rank_0(hang_inside, report_peer_error, 20);
 }
 END_TEST
 
@@ -782,6 +908,34 @@ START_TEST(an_error_while_it_splits)
 }
 END_TEST
 
+static const char *const g_modes[] = {"0", "1"}; /* of DLCOLL_NCCL_BLOCKING */
+
+/* All ranks split, and give up before NCCL has come to the end: what it has made by then is
+ * aborted, after the communicator that it was made from. */
+static void give_up_splitting(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start(), *group;
+    dlcoll_opts s = on_stream();
+    use_device(0);
+    EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
+    int code = dlcoll_comm_split(c, 0, rank, &group, NULL);
+    EXPECT(code < 0 && !group, "%d %s", code, why(c));
+    dlcoll_destroy(c);
+    for (uint64_t until = mono_ns() + 20000000000u; g_fake->aborts < 4 && mono_ns() < until;)
+        sched_yield(); /* the process ends what it has left behind */
+}
+
+START_TEST(a_split_that_is_given_up)
+{
+    setenv("DLCOLL_NCCL_BLOCKING", g_modes[_i], 1);
+    setenv("DLCOLL_TIMEOUT", "2", 1);
+    g_fake->slow_split = 20000;
+    ranks_run(2, 1, give_up_splitting);
+    ck_assert_int_eq(g_fake->aborts, 4); /* two communicators of each rank */
+}
+END_TEST
+
 /* Rank 3 has no descriptor left for its group's connections. */
 static void split_in_part(struct ranks *j, int rank)
 {
@@ -824,6 +978,9 @@ static void leave_in_the_middle(struct ranks *j, int rank)
     dlcoll_work *w;
     dlcoll_opts s = on_stream();
     EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
+    /* The first message connects the two: it waits for both. */
+    EXPECT((rank == 1 ? dlcoll_recv(x, 1, DLCOLL_I32, 0, c, NULL, NULL)
+                      : dlcoll_send(x, 1, DLCOLL_I32, 1, c, NULL, NULL)) == 0);
     ranks_say_ready(j);
     ranks_await_ready(j);
     if (rank == 1) {
@@ -1010,7 +1167,7 @@ START_TEST(an_abort_that_hangs)
     g_fake->abort_hangs = 1;
     kill_rank_0(hang_enqueued, NULL, 1);
     ck_assert_int_eq(g_fake->aborts, 2);
-    ck_assert_int_eq(g_fake->revokes, 2);
+    ck_assert_int_eq(g_fake->revokes, 0);
 }
 END_TEST
 
@@ -1230,6 +1387,83 @@ START_TEST(blocking_mode)
 }
 END_TEST
 
+/* A thread is inside a call of NCCL in blocking mode while another one aborts: what the first one
+ * works with is not freed before it has come out. */
+static void *call_inside(void *arg)
+{
+    struct elsewhere *t = arg;
+    use_device(0);
+    t->code = dlcoll_all_reduce(t->x, t->x, 1, DLCOLL_I32, DLCOLL_SUM, t->comm, NULL, NULL);
+    return NULL;
+}
+
+static bool is_inside(void *arg)
+{
+    (void)arg;
+    return g_fake->callers > 0;
+}
+
+START_TEST(an_abort_waits_for_who_is_inside)
+{
+    pthread_t thread;
+    struct elsewhere t = {.x = device_memory(64)};
+    setenv("DLCOLL_NCCL_BLOCKING", "1", 1);
+    ck_assert_int_eq(dlcoll_init(&t.comm, NULL), 0);
+    ck_assert_int_eq(dlcoll_device_init(t.comm, NULL), 0);
+    g_fake->slow_calls = 50;
+    ck_assert_int_eq(pthread_create(&thread, NULL, call_inside, &t), 0);
+    wait_until(is_inside, NULL, 20, "the thread is inside");
+    ck_assert_int_eq(dlcoll_abort(t.comm, "enough"), 0);
+    pthread_join(thread, NULL);
+    ck_assert_msg(t.code == DLCOLL_EABORTED || t.code == DLCOLL_ESTATE, "%d", t.code);
+    dlcoll_destroy(t.comm);
+    ck_assert_int_eq(g_fake->aborts, 1);
+    ck_assert_int_eq(g_fake->freed_under, 0);
+}
+END_TEST
+
+/* Each version makes windows in its own way, in both modes; where there is no symmetric memory, it
+ * says success, and the library does not. Rank 1 waits in vain in the end. */
+static void make_windows(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    void *p = NULL, *window = &p;
+    use_device(0);
+    EXPECT(dlcoll_device_init(c, NULL) == 0);
+    EXPECT(dlcoll_device_alloc(c, &p, 64) == 0 && p, "%s", why(c));
+    EXPECT(dlcoll_window_register(c, p, 0, &window) == DLCOLL_EINVAL);
+    int code = dlcoll_window_register(c, p, 64, &window);
+    if (g_fake->no_symmetric) {
+        EXPECT(code == DLCOLL_ENOSUP && !window && strstr(why(c), "no symmetric memory"), "%d %s",
+               code, why(c));
+    } else {
+        EXPECT(code == 0 && window == p, "%d %s", code, why(c));
+        EXPECT(dlcoll_window_deregister(c, window) == 0);
+        code = rank == 0 ? 0 : dlcoll_window_register(c, p, 64, &window);
+        EXPECT(rank == 0 || (code == DLCOLL_ETIMEDOUT && strstr(why(c), "window_register")),
+               "%d %s", code, why(c));
+        ranks_say_ready(j);
+        ranks_await_ready(j);
+    }
+    dlcoll_destroy(c);
+}
+
+static const struct {
+    int version, no_symmetric;
+} g_windows[] = {{22707, 0}, {22809, 0}, {23007, 0}, {22809, 1}, {23007, 1}};
+
+START_TEST(windows_of_all_versions)
+{
+    setenv("DLCOLL_NCCL_BLOCKING", g_modes[_i % 2], 1);
+    setenv("DLCOLL_TIMEOUT", "2", 1);
+    g_fake->version = g_windows[_i / 2].version;
+    g_fake->no_symmetric = g_windows[_i / 2].no_symmetric;
+    ranks_run(2, 1, make_windows);
+    ck_assert_int_eq(g_fake->windows, 0);
+}
+END_TEST
+
 static void device_calls(struct ranks *j, int rank)
 {
     ranks_become(j, rank);
@@ -1291,6 +1525,8 @@ static const struct {
     {"none", "lazy-context two-ranks streams types no-cudart cost-blocking cost-non-blocking "
              "device-times"},
     {"none", "sticky-error graph-of-1 graph-of-2 late-peer killed-peer"},
+    {"none", "split split-no-color split-blocking alloc window messages stream-wait"},
+    {"none", "late-connecting late-blocking init-peer-dies"},
     {"none", "deep-then-killed"},
     {"none", "abort-beside-synchronize abort-with-graph"},
     {"none", "restart with-pytorch"},
@@ -1311,6 +1547,12 @@ static const struct {
     {"wrong-sum", "streams"},
     {"wrong-sum", "types"},
     {"wrong-sum", "no-cudart"},
+    {"wrong-sum", "split"},
+    {"wrong-sum", "split-no-color"},
+    {"wrong-sum", "split-blocking"},
+    {"wrong-sum", "alloc"},
+    {"wrong-sum", "window"},
+    {"wrong-sum", "stream-wait"},
     {"context-made", "lazy-context"},
     {"empty-graph", "graph-of-1"},
     {"empty-graph", "graph-of-2"},
@@ -1421,7 +1663,7 @@ static Suite *suite(void)
         return s;
     }
     tc = test_case(s, "operations", 120);
-    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, every_operation_and_type);
     tcase_add_test(tc, an_older_library);
     tcase_add_test(tc, calls_that_go_on_by_themselves);
@@ -1431,17 +1673,22 @@ static Suite *suite(void)
     tcase_add_test(tc, empty_parts_may_be_null);
     tcase_add_test(tc, operations_on_nothing);
     tcase_add_test(tc, the_first_one_must_tell);
+    tcase_add_test(tc, buffers_that_do_not_belong_together);
+    tcase_add_test(tc, calls_in_a_group_of_the_program);
+    tcase_add_test(tc, a_stream_that_is_captured_does_not_wait);
+    tcase_add_test(tc, a_timeout_of_nccls);
     tcase_add_test(tc, groups_and_splits);
     tcase_add_test(tc, several_roots);
     tcase_add_test(tc, settings_that_all_have);
     tcase_add_test(tc, a_world_of_one);
     tc = test_case(s, "failures", 60);
-    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_loop_test(tc, a_rank_dies, 0, HANGS);
-    tcase_add_test(tc, a_death_that_nccl_sees_first);
+    tcase_add_loop_test(tc, a_death_that_nccl_sees_first, 0, ARRAY_LEN(g_peer_errors));
     tcase_add_test(tc, a_timeout_says_who_is_behind);
     tcase_add_test(tc, an_error_of_nccls);
     tcase_add_test(tc, an_error_while_it_splits);
+    tcase_add_loop_test(tc, a_split_that_is_given_up, 0, ARRAY_LEN(g_modes));
     tcase_add_test(tc, one_of_two_groups_cannot_be_made);
     tcase_add_test(tc, who_destroys_it_in_the_middle_has_left);
     tcase_add_test(tc, the_program_aborts);
@@ -1449,7 +1696,7 @@ static Suite *suite(void)
     tcase_add_test(tc, one_of_several_roots_has_no_unique_id);
     tcase_add_test(tc, one_rank_has_no_stream);
     tc = test_case(s, "misbehaviour", 60);
-    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, host_operations_make_no_context);
     tcase_add_test(tc, a_thread_with_another_device);
     tcase_add_test(tc, an_abort_that_hangs);
@@ -1461,16 +1708,18 @@ static Suite *suite(void)
     tcase_add_test(tc, two_instances_of_one_gpu);
     tcase_add_test(tc, the_user_is_warned_once);
     tcase_add_loop_test(tc, blocking_mode, 0, 2);
+    tcase_add_test(tc, an_abort_waits_for_who_is_inside);
+    tcase_add_loop_test(tc, windows_of_all_versions, 0, 2 * ARRAY_LEN(g_windows));
     tcase_add_test(tc, calls_for_devices);
     tc = test_case(s, "later", 60);
     tcase_add_test(tc, a_driver_that_is_loaded_later);
     tc = test_case(s, "gpu", 180);
-    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_loop_test(tc, cases_for_a_gpu_pass, 0, ARRAY_LEN(g_good));
     tcase_add_loop_test(tc, cases_for_a_gpu_fail, 0, ARRAY_LEN(g_faults));
     tcase_add_test(tc, cases_for_a_gpu_without_a_driver);
     tc = test_case(s, "choice", 60);
-    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, what_is_missing_is_said);
     tcase_add_test(tc, the_host_alone);
     return s;

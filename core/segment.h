@@ -91,7 +91,7 @@ struct segment_local {
     _Atomic int32_t cause_code; /* DLCOLL_E..., of the failure */
     _Atomic int32_t pid;
     _Atomic uint64_t seq;  /* operations of the communicator of all workers that were started */
-    _Atomic uint64_t nops; /* operations recorded; number n is in ops[n % SEGMENT_OPS] */
+    _Atomic uint64_t nops; /* operations recorded; number n is, or was, in ops[n % SEGMENT_OPS] */
     /* The number of threads that sleep in a poll of the listening socket. A thread counts itself
      * before its last look at the abort word; the agent raises the abort word before it reads this
      * number. */
@@ -116,6 +116,8 @@ struct segment_local {
     _Atomic int64_t waited_ns;
     _Alignas(8) unsigned char exit_mutex[SEGMENT_EXIT_MUTEX_BYTES];
     struct bell bell; /* the bell of the worker's progress thread, rung by the other workers */
+    /* Calls of NCCL of whose operations the profiler plug-in is not told: they may be under way. */
+    _Atomic uint32_t hidden;
     struct segment_op ops[SEGMENT_OPS];
 };
 

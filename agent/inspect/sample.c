@@ -148,7 +148,7 @@ static void put_sample(struct buf *b, struct stacks *k, const struct sample *s)
     buf_u64(b, s->op.group);
     buf_u64(b, s->op.seq);
     buf_u64(b, s->op.age_ms);
-    buf_u8(b, s->op.open);
+    buf_u8(b, (uint8_t)(s->op.open | s->op.hidden << 1));
     buf_u8(b, s->op.reported);
     buf_str(b, s->op.text);
     buf_u8(b, s->active);
@@ -269,7 +269,9 @@ static void get_sample(struct rd *r, const struct got_stacks *k, struct samples 
     s->op.group = rd_u64(r);
     s->op.seq = rd_u64(r);
     s->op.age_ms = rd_u64(r);
-    s->op.open = rd_u8(r) != 0;
+    uint8_t state = rd_u8(r);
+    s->op.open = state & 1;
+    s->op.hidden = state & 2;
     s->op.reported = rd_u8(r) != 0;
     rd_str(r, s->op.text, sizeof(s->op.text));
     s->active = rd_u8(r) != 0;

@@ -34,6 +34,7 @@ struct sample_op {
     uint64_t group, seq;
     uint64_t age_ms;            /* since the beginning of an open operation, else since its end */
     bool open;                  /* the operation has not ended */
+    bool hidden;                /* others may be under way that nobody tells of */
     bool reported;              /* by NCCL or PyTorch, which may not answer for the next sample */
     char text[SAMPLE_TEXT_MAX]; /* "all_reduce of 3 f32 (sum)" */
 };

@@ -2,10 +2,12 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "agent/report/report_words.h"
 #include "core/memory_fence.h"
+#include "core/segment_op.h"
 
 enum {
     LONG_MS = 5000,      /* in progress */
@@ -21,12 +23,12 @@ static const struct segment_local *line_of(const struct segment *s, int local_ra
     return (const struct segment_local *)((const char *)s->header + s->off_local) + local_rank;
 }
 
-/* Copies operation n. False if a later one has replaced it, or if it is being written. Terminates
- * the texts. */
-static bool operation(const struct segment_local *l, uint64_t n, struct segment_op *out)
+/* Copies the operation that a record has. False if it has none, or is being written. Terminates the
+ * texts. */
+static bool operation(const struct segment_op *op, struct segment_op *out)
 {
-    const struct segment_op *op = &l->ops[n % SEGMENT_OPS];
-    if (n == 0 || atomic_load_explicit(&op->number, memory_order_acquire) != n)
+    uint64_t n = atomic_load_explicit(&op->number, memory_order_acquire);
+    if (n == 0 || n == SEGMENT_OP_WRITING)
         return false;
     memcpy(out, op, sizeof(*out));
     out->op[sizeof(out->op) - 1] = out->dtype[sizeof(out->dtype) - 1] = '\0';
@@ -36,13 +38,20 @@ static bool operation(const struct segment_local *l, uint64_t n, struct segment_
     return atomic_load_explicit(&op->number, memory_order_relaxed) == n;
 }
 
-/* Copies the last operations, the newest first. Returns how many. */
+static int by_number(const void *a, const void *b)
+{
+    uint64_t x = ((const struct segment_op *)a)->number, y = ((const struct segment_op *)b)->number;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Copies the last operations, and older ones that are under way, the newest first. Returns how
+ * many. */
 static int last_operations(const struct segment_local *l, struct segment_op out[SEGMENT_OPS])
 {
-    uint64_t last = atomic_load_explicit(&l->nops, memory_order_acquire);
     int n = 0;
-    for (uint64_t k = 0; k < SEGMENT_OPS && k < last; k++)
-        n += operation(l, last - k, &out[n]);
+    for (int k = 0; k < SEGMENT_OPS; k++)
+        n += operation(&l->ops[k], &out[n]);
+    qsort(out, (size_t)n, sizeof(*out), by_number);
     return n;
 }
 
@@ -193,7 +202,9 @@ bool flight_report_current(const struct segment *s, int local_rank, struct segme
     if (s->fd >= 0 && local_rank < s->nlocal)
         n = last_operations(line_of(s, local_rank), ops);
     for (int i = 1; i < n && ops[0].device != SEGMENT_OP_HOST; i++) {
-        if (ops[i].device != SEGMENT_OP_HOST && !ops[i].end_ns)
+        bool enqueued = ops[i].device == SEGMENT_OP_ENQUEUED;
+        bool begun = !ops[at].end_ns && ops[at].device != SEGMENT_OP_ENQUEUED;
+        if (ops[i].device != SEGMENT_OP_HOST && !ops[i].end_ns && !(enqueued && begun))
             at = i;
     }
     if (n)
@@ -224,6 +235,12 @@ void flight_report_operation(const struct segment *s, int local_rank, char *out,
 int flight_operations(const struct segment *s, int local_rank, struct segment_op out[SEGMENT_OPS])
 {
     return s->fd < 0 || local_rank >= s->nlocal ? 0 : last_operations(line_of(s, local_rank), out);
+}
+
+bool flight_has_hidden(const struct segment *s, int local_rank)
+{
+    return s->fd >= 0 && local_rank < s->nlocal &&
+           atomic_load_explicit(&line_of(s, local_rank)->hidden, memory_order_relaxed) > 0;
 }
 
 uint64_t flight_operations_count(const struct segment *s, int local_rank)

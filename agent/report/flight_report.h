@@ -21,6 +21,8 @@ bool flight_report_current(const struct segment *s, int local_rank, struct segme
  * called the same have the same text. */
 void flight_report_operation(const struct segment *s, int local_rank, char *out, size_t cap);
 
+/* Returns whether the worker has called operations of NCCL's of which nothing more is known. */
+bool flight_has_hidden(const struct segment *s, int local_rank);
 /* Returns how many operations worker `local_rank` has begun. */
 uint64_t flight_operations_count(const struct segment *s, int local_rank);
 /* Copies the last operations of worker `local_rank`, the newest first. Returns how many. */

@@ -53,8 +53,11 @@ void operations_look(struct operations *o, const struct segment *s, int node, in
             const struct segment_op *op = &ops[--n];
             if (op->number <= o->seen[i])
                 continue;
-            if (!op->end_ns && !all)
+            bool old = op->number + SEGMENT_OPS / 2 <= flight_operations_count(s, i);
+            if (!op->end_ns && !all && !old)
                 break; /* this operation and later ones are taken when it has ended */
+            if (!op->end_ns && !all)
+                continue; /* it counts as missed: later ones would be lost */
             o->missed += op->number - o->seen[i] - 1;
             o->seen[i] = op->number;
             operations_add(o, base_rank + i, node, op);

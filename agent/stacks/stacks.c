@@ -66,14 +66,18 @@ static void complete_sample(void *arg, struct sample *sample)
         if (n->workers[i].rank != sample->rank)
             continue;
         sample->active = s->was_active && s->was_active(s->activity_arg, i);
-        if (!flight_report_current(&n->segment, i, &op))
+        bool hidden = flight_has_hidden(&n->segment, i);
+        if (!flight_report_current(&n->segment, i, &op)) {
+            sample->op.hidden = hidden;
             continue;
+        }
         uint64_t now = mono_ns(), since = op.end_ns ? op.end_ns : op.start_ns;
         sample->op = (struct sample_op){.number = op.number,
                                         .group = op.group,
                                         .seq = op.seq,
                                         .age_ms = now > since ? (now - since) / 1000000 : 0,
-                                        .open = !op.end_ns && op.device != SEGMENT_OP_ENQUEUED};
+                                        .open = !op.end_ns && op.device != SEGMENT_OP_ENQUEUED,
+                                        .hidden = hidden};
         flight_report_operation(&n->segment, i, sample->op.text, sizeof(sample->op.text));
     }
 }

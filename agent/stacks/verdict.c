@@ -19,6 +19,7 @@ enum conduct {
     STOPPED,   /* by a signal, or a debugger */
     IN_KERNEL, /* state D at both times, in the same place */
     STANDS,    /* in none, and does not move */
+    UNKNOWN,   /* so it seems; but it may wait in an operation that nobody tells of */
 };
 
 static const struct sample *find_sample(const struct samples *all, int rank)
@@ -98,6 +99,8 @@ static enum conduct conduct_of(const struct sample *a, const struct sample *b)
         return STOPPED;
     if (!a || !a->nthreads || a->pid != b->pid || other_operation(&a->op, &b->op))
         return MOVES;
+    if (b->op.hidden && (!b->op.open || b->op.reported))
+        return UNKNOWN;
     if (b->op.number && b->op.open)
         return WAITS;
     if (a->io_bytes != b->io_bytes)

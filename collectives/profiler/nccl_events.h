@@ -30,6 +30,11 @@ struct event {
     bool stopped;
     /* Fields of an operation. */
     bool own, begun; /* it is recorded; a part of it has run */
+    struct {
+        uint64_t group, seq, count;
+        int peer;
+        char op[20], dtype[8], group_name[20];
+    } what;          /* for its record */
     uint64_t number; /* of its record; 0: it has none */
     int running;     /* parts of it that run */
 };

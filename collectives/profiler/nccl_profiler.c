@@ -7,6 +7,13 @@
  * when kernels run: there an operation lasts until it is enqueued and its network operations are
  * done.
  *
+ * A program may enqueue far more than are recorded. An operation that has begun keeps its record
+ * until it has ended; one that is enqueued may lose it, and gets another when it begins.
+ *
+ * NCCL's symmetric kernels (2.27) and copy engines (2.28) run without a word. From version 5 on it
+ * tells of the call, and the operation that belongs to it is missing: such calls are counted, so
+ * that their rank is not taken for an idle one.
+ *
  * A plug-in that the user has named is loaded, too, and gets every event that it asks for. It then
  * sees its own handles and contexts. */
 #include <dlfcn.h>
@@ -32,8 +39,9 @@ struct context {
     int version;
     uint64_t comm;
     char name[20];
-    _Atomic uint64_t messages;
-    const struct nccl_profiler *next; /* the user's; NULL: none */
+    _Atomic uint64_t messages, collectives; /* NCCL counts each function by itself */
+    uint32_t hidden;                        /* calls of which no operation is known */
+    const struct nccl_profiler *next;       /* the user's; NULL: none */
     int next_version, next_mask;
     void *next_context;
 };
@@ -43,8 +51,9 @@ static void *g_next;                 /* the user's library */
 
 /* For what follows and for all events; the user's plug-in is called without it. */
 static pthread_mutex_t g_lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned g_running; /* operations whose kernels run */
-static bool g_counted;     /* the time since the first of these began counts as waiting */
+static struct context *g_owner[SEGMENT_OPS]; /* of each record */
+static unsigned g_running;                   /* operations whose kernels run */
+static bool g_counted; /* the time since the first of these began counts as waiting */
 
 /* ----------------------------------------------------------------------------------- at the start
  */
@@ -102,10 +111,21 @@ static bool records(void)
     return g_line && atomic_load_explicit(&g_line->settings, memory_order_relaxed) == 0;
 }
 
-static int own_mask(int version)
+static bool has_kernels(const struct context *c)
 {
-    return NCCL_EVENT_COLL | NCCL_EVENT_P2P |
-           (version >= 3 ? NCCL_EVENT_KERNEL_CH : NCCL_EVENT_PROXY_OP);
+    return c->version >= 3;
+}
+
+/* The events that say when an operation runs. */
+static int parts_of(const struct context *c)
+{
+    return has_kernels(c) ? NCCL_EVENT_KERNEL_CH : NCCL_EVENT_PROXY_OP;
+}
+
+static int own_mask(const struct context *c)
+{
+    return NCCL_EVENT_COLL | NCCL_EVENT_P2P | parts_of(c) |
+           (c->version >= 5 ? NCCL_EVENT_COLL_API : 0);
 }
 
 static struct context *begin_context(int version, uint64_t comm, const char *name)
@@ -129,7 +149,7 @@ static int end_init(struct context *c, int code, void **context, int *mask)
     if (c->next_version < 5)
         c->next_mask &= LEGACY_MASK;
     *context = c;
-    *mask = (records() ? own_mask(c->version) : 0) | (c->next ? c->next_mask : 0);
+    *mask = (records() ? own_mask(c) : 0) | (c->next ? c->next_mask : 0);
     return 0;
 }
 
@@ -234,19 +254,20 @@ static const char *dtype_of_name(const char *name)
 
 static struct described describe_coll(struct context *c, const struct nccl_event *d)
 {
+    uint64_t seq = atomic_fetch_add_explicit(&c->collectives, 1, memory_order_relaxed);
     if (c->version == 1) {
         const struct nccl_coll_v1 *v = &d->coll_v1;
         return (struct described){
-            v->comm,  v->seq, v->comm_name, func_of_number(v->func), dtype_of_number(v->dtype),
+            v->comm,  seq,    v->comm_name, func_of_number(v->func), dtype_of_number(v->dtype),
             v->count, v->root};
     }
     if (c->version < 4) {
         const struct nccl_coll_v2 *v = &d->coll_v2;
-        return (struct described){v->comm,  v->seq, v->comm_name, v->func, dtype_of_name(v->dtype),
+        return (struct described){v->comm,  seq,    v->comm_name, v->func, dtype_of_name(v->dtype),
                                   v->count, v->root};
     }
     const struct nccl_coll_v4 *v = &d->coll_v4;
-    return (struct described){c->comm,  v->seq, c->name, v->func, dtype_of_name(v->dtype),
+    return (struct described){c->comm,  seq,    c->name, v->func, dtype_of_name(v->dtype),
                               v->count, v->root};
 }
 
@@ -297,30 +318,53 @@ static struct segment_op *record_of(uint64_t number)
     return &g_line->ops[number % SEGMENT_OPS];
 }
 
+static bool is_under_way(const struct segment_op *op)
+{
+    return atomic_load_explicit(&op->number, memory_order_relaxed) &&
+           op->device != SEGMENT_OP_ENQUEUED &&
+           !atomic_load_explicit(&op->end_ns, memory_order_relaxed);
+}
+
+/* Into the oldest record whose operation is not under way; into none if all are. */
+static void record_op(struct event *e, enum segment_op_device device)
+{
+    for (int tries = 0; tries < SEGMENT_OPS; tries++) {
+        uint64_t number = atomic_fetch_add_explicit(&g_line->nops, 1, memory_order_relaxed) + 1;
+        struct segment_op *op = record_of(number);
+        uint64_t before = atomic_load_explicit(&op->number, memory_order_relaxed);
+        if (is_under_way(op) || before > number || !segment_op_take(op, before))
+            continue;
+        op->group = e->what.group;
+        op->seq = e->what.seq;
+        op->count = op->bytes = e->what.count;
+        op->peer = e->what.peer;
+        op->device = device;
+        op->start_ns = mono_ns();
+        memcpy(op->op, e->what.op, sizeof(op->op));
+        memcpy(op->dtype, e->what.dtype, sizeof(op->dtype));
+        memset(op->reduction, 0, sizeof(op->reduction));
+        memset(op->group_name, 0, sizeof(op->group_name));
+        snprintf(op->group_name, sizeof(op->group_name), "%s", e->what.group_name);
+        atomic_store_explicit(&op->result, 0, memory_order_relaxed);
+        atomic_store_explicit(&op->end_ns, 0, memory_order_relaxed);
+        segment_op_give_back(op, number);
+        g_owner[number % SEGMENT_OPS] = e->context;
+        e->number = number;
+        return;
+    }
+}
+
 static void begin_op(struct event *e, const struct described *d)
 {
-    uint64_t number = atomic_fetch_add_explicit(&g_line->nops, 1, memory_order_relaxed) + 1;
-    struct segment_op *op = record_of(number);
-    uint64_t before = atomic_load_explicit(&op->number, memory_order_relaxed);
-    if (before > number || !segment_op_take(op, before))
-        return;
-    op->group = d->comm;
-    op->seq = d->seq + 1; /* NCCL's numbers begin with 0 */
-    op->count = d->count;
-    op->bytes = d->count;
-    op->device = e->context->version >= 3 ? SEGMENT_OP_ENQUEUED : SEGMENT_OP_DEVICE;
-    op->start_ns = mono_ns();
-    put_name(op->op, d->func);
-    op->peer = has_root(op->op) ? d->peer : -1;
-    memset(op->reduction, 0, sizeof(op->reduction));
-    memset(op->dtype, 0, sizeof(op->dtype));
-    memset(op->group_name, 0, sizeof(op->group_name));
-    snprintf(op->dtype, sizeof(op->dtype), "%.7s", d->dtype);
-    snprintf(op->group_name, sizeof(op->group_name), "%.19s", d->comm_name ? d->comm_name : "");
-    atomic_store_explicit(&op->result, 0, memory_order_relaxed);
-    atomic_store_explicit(&op->end_ns, 0, memory_order_relaxed);
-    segment_op_give_back(op, number);
-    e->number = number;
+    e->what.group = d->comm;
+    e->what.seq = d->seq + 1;
+    e->what.count = d->count;
+    put_name(e->what.op, d->func);
+    e->what.peer = has_root(e->what.op) ? d->peer : -1;
+    snprintf(e->what.dtype, sizeof(e->what.dtype), "%.7s", d->dtype);
+    snprintf(e->what.group_name, sizeof(e->what.group_name), "%.19s",
+             d->comm_name ? d->comm_name : "");
+    record_op(e, has_kernels(e->context) ? SEGMENT_OP_ENQUEUED : SEGMENT_OP_DEVICE);
 }
 
 /* The rank waits once, however many of its operations run. */
@@ -336,13 +380,16 @@ static void count_running(bool begun)
 }
 
 /* begun: it runs now; else it has ended. */
-static void note_op(const struct event *e, bool begun)
+static void note_op(struct event *e, bool begun)
 {
-    bool kernels = e->context->version >= 3;
+    bool kernels = has_kernels(e->context);
     if (kernels)
         count_running(begun);
-    if (!e->number || !segment_op_take(record_of(e->number), e->number))
+    if (!e->number || !segment_op_take(record_of(e->number), e->number)) {
+        if (begun && kernels)
+            record_op(e, SEGMENT_OP_BEGUN); /* later ones have taken it */
         return;
+    }
     struct segment_op *op = record_of(e->number);
     uint64_t now = mono_ns();
     if (begun && kernels) {
@@ -393,7 +440,14 @@ static bool is_op(const struct event *e)
 
 static bool is_part(const struct event *e)
 {
-    return e->type == (e->context->version >= 3 ? NCCL_EVENT_KERNEL_CH : NCCL_EVENT_PROXY_OP);
+    return e->type == (uint64_t)parts_of(e->context);
+}
+
+/* Calls of which no operation is known: `n` more, or fewer. */
+static void count_hidden(struct context *c, int n)
+{
+    c->hidden += (uint32_t)n;
+    atomic_fetch_add_explicit(&g_line->hidden, (uint32_t)n, memory_order_relaxed);
 }
 
 /* An operation is recorded, or one of its parts begins, and so it does with the first one. */
@@ -401,9 +455,19 @@ static void begin_own(struct event *e, const struct nccl_event *d)
 {
     struct context *c = e->context;
     struct event *op = is_part(e) ? event_find(d->parent) : NULL;
-    if (is_op(e)) {
+    if (e->type == NCCL_EVENT_COLL_API) {
+        e->own = !d->coll_api.captured; /* it runs when its graph does */
+        count_hidden(c, e->own);
+    } else if (is_op(e)) {
+        struct event *call = event_find(d->parent);
         struct described what =
             e->type == NCCL_EVENT_COLL ? describe_coll(c, d) : describe_p2p(c, d);
+        if (call && call->type == NCCL_EVENT_COLL_API && call->own) {
+            call->own = false; /* what it has called is known */
+            if (call->stopped)
+                event_keep(call, false);
+            count_hidden(c, -1);
+        }
         e->own = true;
         begin_op(e, &what);
     } else if (op && op->own) {
@@ -418,17 +482,17 @@ static void begin_own(struct event *e, const struct nccl_event *d)
 /* Nothing of the operation is under way. */
 static void rest_op(struct event *op)
 {
-    bool kernels = op->context->version >= 3;
+    bool kernels = has_kernels(op->context);
     event_keep(op, op->own && kernels && !op->begun);
 }
 
 static void end_event(struct event *e)
 {
     struct event *op = e->op;
-    bool kernels = e->context->version >= 3;
+    bool kernels = has_kernels(e->context);
     e->stopped = true;
     if (!is_op(e)) {
-        event_keep(e, false);
+        event_keep(e, e->own); /* a call whose operation may come much later */
     } else if (e->running == 0) {
         if (e->own && !kernels)
             note_op(e, false);
@@ -445,7 +509,7 @@ static int profiler_start(void *context, void **handle, struct nccl_event *d)
 {
     struct context *c = context;
     uint64_t type = c->version < 5 ? *(const uint8_t *)&d->type : d->type;
-    bool own = records() && (type & (uint64_t)own_mask(c->version));
+    bool own = records() && (type & (uint64_t)own_mask(c));
     bool told = c->next && (type & (uint64_t)c->next_mask);
     bool foreign = type == NCCL_EVENT_PROXY_OP && d->proxy_pid != getpid();
     *handle = NULL;
@@ -490,11 +554,30 @@ static int profiler_record(void *handle, int state, void *args)
     return next ? c->next->record(next, state, args) : 0;
 }
 
+/* Its communicator has ended, perhaps by an abort: nothing of it is under way any more. */
+static void end_context(struct context *c)
+{
+    pthread_mutex_lock(&g_lock);
+    for (int i = 0; g_line && i < SEGMENT_OPS; i++) {
+        struct segment_op *op = &g_line->ops[i];
+        uint64_t number = atomic_load_explicit(&op->number, memory_order_relaxed);
+        if (g_owner[i] != c || op->end_ns || !segment_op_take(op, number))
+            continue;
+        atomic_store_explicit(&op->end_ns, mono_ns(), memory_order_release);
+        segment_op_give_back(op, number);
+    }
+    if (g_line)
+        count_hidden(c, -(int)c->hidden);
+    pthread_mutex_unlock(&g_lock);
+}
+
 static int profiler_finalize(void *context)
 {
     struct context *c = context;
     if (c && c->next)
         c->next->finalize(c->next_context);
+    if (c)
+        end_context(c);
     /* A thread of NCCL may still stop an event: its context stays. */
     return 0;
 }

@@ -7,6 +7,7 @@
 #ifndef COLLECTIVES_PROFILER_NCCL_PROFILER_ABI_H
 #define COLLECTIVES_PROFILER_NCCL_PROFILER_ABI_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -20,6 +21,7 @@ enum nccl_event_type {
     NCCL_EVENT_PROXY_OP = 8,
     NCCL_EVENT_PROXY_STEP = 16,
     NCCL_EVENT_KERNEL_CH = 64, /* from version 3 on: one channel of a kernel runs */
+    NCCL_EVENT_COLL_API = 512, /* from version 5 on: a call, parent of the operation */
 };
 
 /* Versions before 4: an operation begins with its communicator. */
@@ -90,6 +92,15 @@ struct nccl_p2p_v4 { /* and later */
     void *parent_group; /* from version 5 on */
 };
 
+struct nccl_coll_api { /* from version 5 on */
+    const char *func;
+    size_t count;
+    const char *dtype;
+    int root;
+    void *stream;
+    bool captured;
+};
+
 struct nccl_event {
     uint64_t type;
     void *parent;
@@ -101,6 +112,7 @@ struct nccl_event {
         struct nccl_p2p_v1 p2p_v1;
         struct nccl_p2p_v2 p2p_v2;
         struct nccl_p2p_v4 p2p_v4;
+        struct nccl_coll_api coll_api;
         pid_t proxy_pid; /* of a PROXY_OP: the process that its parent is an event of */
     };
 };

@@ -25,6 +25,42 @@ START_TEST(a_hang_is_located)
 }
 END_TEST
 
+/* The numbers are of all collectives of the communicator, though NCCL counts each function by
+ * itself; an operation that has begun is known however many are enqueued behind it. */
+static const struct {
+    const char *kind, *wait;
+    int version;
+} others[] = {
+    {"gather", "ranks 0, 2 wait in all_gather of 1024 f32 in group data #61", 1},
+    {"gather", "ranks 0, 2 wait in all_gather of 1024 f32 in group data #61", 6},
+    {"ahead", "ranks 0, 2 wait in all_reduce of 1024 f32 in group data #61", 4},
+    {"ahead", "ranks 0, 2 wait in all_reduce of 1024 f32 in group data #61", 6},
+};
+
+START_TEST(a_hang_is_located_among_others)
+{
+    struct proc p;
+    dlaunch_start(&p, env, "--nproc_per_node 3 --hang_after 0.5 %s %d %s 1 %%T",
+                  build_path("tests/nccl_worker"), others[_i].version, others[_i].kind);
+    proc_expect_err(&p, "the job hangs: rank 1 on ", 60);
+    proc_expect_err(&p, others[_i].wait, 5);
+    signal_until_end(&p, SIGKILL, 60);
+    proc_fini(&p);
+}
+END_TEST
+
+/* Rank 1 may wait in an operation that NCCL does not tell of: it is not named. */
+START_TEST(who_may_be_in_a_hidden_operation_is_not_blamed)
+{
+    struct proc p;
+    dlaunch_start(&p, env, "--nproc_per_node 3 --hang_after 0.5 %s 5 hidden 1 %%T",
+                  build_path("tests/nccl_worker"));
+    proc_expect_err(&p, "the job hangs: ranks 0, 2 wait in all_reduce", 60);
+    signal_until_end(&p, SIGKILL, 60);
+    proc_fini(&p);
+}
+END_TEST
+
 START_TEST(a_slow_rank_is_named)
 {
     struct proc p;
@@ -112,6 +148,8 @@ static Suite *suite(void)
     TCase *t = test_case(s, "nccl_profiler", 300);
     tcase_add_checked_fixture(t, setup, NULL);
     tcase_add_loop_test(t, a_hang_is_located, 1, 7);
+    tcase_add_loop_test(t, a_hang_is_located_among_others, 0, (int)ARRAY_LEN(others));
+    tcase_add_test(t, who_may_be_in_a_hidden_operation_is_not_blamed);
     tcase_add_test(t, a_slow_rank_is_named);
     tcase_add_loop_test(t, the_users_own_plug_in, 0, (int)ARRAY_LEN(chains));
     tcase_add_loop_test(t, a_long_operation_beside_many, 4, 7);

@@ -57,6 +57,10 @@ C
             else
                 printf "$both" coll_v4.nchannels coll.nChannels p2p_v4.nchannels p2p.nChannels
             fi
+            if [ "$v" -ge 5 ]; then
+                echo '_Static_assert(NCCL_EVENT_COLL_API == ncclProfileCollApi, "bits");'
+                printf "$both" coll_api.func collApi.func coll_api.count collApi.count coll_api.captured collApi.graphCaptured
+            fi
             [ "$v" -lt 5 ] || printf "$both" coll_v4.parent_group coll.parentGroup p2p_v4.parent_group p2p.parentGroup type type
             for f in start:startEvent stop:stopEvent record:recordEventState finalize:finalize init:init name:name; do
                 echo "_Static_assert(offsetof(struct nccl_profiler, ${f%:*}) == offsetof(ncclProfiler_v${v}_t, ${f#*:}), \"$f\");"

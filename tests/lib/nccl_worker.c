@@ -6,6 +6,9 @@
  * Steps of 10 ms with an all-reduce each; ranks meet in the file DIR/meeting. KIND:
  *     hang    after 60 steps rank RANK sleeps for ever
  *     slow    rank RANK works half as long again in each step, until DIR/end exists
+ *     gather  after 60 steps rank RANK sleeps for ever, and the others gather
+ *     ahead   after 60 steps all ranks but RANK enqueue 40 operations, and wait in the first
+ *     hidden  as ahead; but rank RANK has called an operation of which NCCL does not tell
  *     end     60 steps
  *     beside  one operation, whose kernel waits while another communicator carries out 3,000 of 24
  *             channels; prints how long the rank has waited, and how long all of it has taken */
@@ -24,7 +27,7 @@
 #include "collectives/profiler/nccl_profiler_abi.h"
 #include "core/clock.h"
 
-enum { BESIDE = 3000, CHANNELS = 24, STEPS = 60, STEP_MS = 10, COMM = 0xabcdef };
+enum { AHEAD = 40, BESIDE = 3000, CHANNELS = 24, STEPS = 60, STEP_MS = 10, COMM = 0xabcdef };
 
 static int g_version, g_rank, g_size, g_mask;
 static const struct nccl_profiler *g_plugin;
@@ -103,17 +106,20 @@ static void end(void *handle)
         g_plugin->stop(handle);
 }
 
-static void *begin_all_reduce(uint64_t seq, void *group)
+/* Each function has numbers of its own. */
+static void *begin_coll(const char *func, uint64_t seq, void *group)
 {
     struct nccl_event d = {0};
+    uint8_t number = strcmp(func, "AllReduce") == 0 ? 4 : 2;
     if (g_version == 1)
-        d.coll_v1 = (struct nccl_coll_v1){"data", COMM, seq, 4, NULL, NULL, 1024, 0, 7 /* float */};
+        d.coll_v1 =
+            (struct nccl_coll_v1){"data", COMM, seq, number, NULL, NULL, 1024, 0, 7 /* float */};
     else if (g_version < 4)
-        d.coll_v2 = (struct nccl_coll_v2){"data", COMM, seq, "AllReduce",  NULL,
-                                          NULL,   1024, 0,   "ncclFloat32"};
+        d.coll_v2 =
+            (struct nccl_coll_v2){"data", COMM, seq, func, NULL, NULL, 1024, 0, "ncclFloat32"};
     else
         d.coll_v4 = (struct nccl_coll_v4){.seq = seq,
-                                          .func = "AllReduce",
+                                          .func = func,
                                           .count = 1024,
                                           .dtype = "ncclFloat32",
                                           .nchannels = 2,
@@ -121,12 +127,12 @@ static void *begin_all_reduce(uint64_t seq, void *group)
     return begin(NCCL_EVENT_COLL, g_version > 4 ? NULL : group, &d);
 }
 
-static void all_reduce(uint64_t seq)
+static void perform(const char *func, uint64_t seq)
 {
     bool kernels = g_version >= 3;
     struct nccl_event d = {0}, part = {.proxy_pid = getpid()};
     void *group = begin(NCCL_EVENT_GROUP, NULL, &d), *parts[2] = {NULL, NULL};
-    void *op = begin_all_reduce(seq, group);
+    void *op = begin_coll(func, seq, group);
     for (int i = 0; i < 2 && !kernels; i++)
         parts[i] = begin(NCCL_EVENT_PROXY_OP, op, &part);
     end(op);
@@ -139,6 +145,11 @@ static void all_reduce(uint64_t seq)
             g_plugin->record(parts[i], 22, NULL);
         end(parts[i]);
     }
+}
+
+static void all_reduce(uint64_t seq)
+{
+    perform("AllReduce", seq);
 }
 
 /* Versions from 4 on: an operation that is enqueued, and which gets its kernels later. */
@@ -158,6 +169,23 @@ static void *enqueue(void *context, void *group, uint64_t seq)
 static void *begin_kernel(void *context, void *op)
 {
     return begin_in(context, NCCL_EVENT_KERNEL_CH, op, &(struct nccl_event){0});
+}
+
+static void go_ahead(uint64_t seq)
+{
+    void *group = begin(NCCL_EVENT_GROUP, NULL, &(struct nccl_event){0}), *ops[AHEAD];
+    for (uint64_t i = 0; i < AHEAD; i++)
+        ops[i] = enqueue(g_context, group, seq + i);
+    end(group);
+    begin_kernel(g_context, ops[0]);
+    meet();
+}
+
+/* A call whose operation is one of a symmetric kernel's or of copy engines'. */
+static void call_unseen(void)
+{
+    end(begin(NCCL_EVENT_COLL_API, NULL,
+              &(struct nccl_event){.coll_api = {.func = "AllReduce", .count = 1024}}));
 }
 
 /* One operation's kernel runs all the time; another is enqueued, and runs at the end. */
@@ -217,6 +245,15 @@ int main(int argc, char **argv)
         nap_us(STEP_MS * 1000);
         all_reduce(seq);
     }
+    bool ahead = strcmp(argv[2], "ahead") == 0, hidden = strcmp(argv[2], "hidden") == 0;
+    if (hidden && mine)
+        call_unseen();
+    while (mine && (ahead || hidden || strcmp(argv[2], "gather") == 0))
+        nap_us(1000000000);
+    if (ahead || hidden)
+        go_ahead(seq);
+    if (strcmp(argv[2], "gather") == 0)
+        perform("AllGather", 0);
     while (strcmp(argv[2], "hang") == 0) {
         if (mine)
             nap_us(1000000000);

@@ -4,7 +4,11 @@
  * FAIL or CANNOT with a reason for each, as rows of tests/gpu/RESULTS.md.
  *
  *     [CASES_SLOWER=FACTOR] cases [CASE...]
- *     cases facts         the driver, NCCL and the devices
+ *     cases facts             the driver, NCCL and the devices
+ *     cases plain-hang DIR    one rank of two, under dlaunch, that uses NCCL without libdlcoll:
+ * after 50 operations rank 1 sleeps, and rank 0 waits for it cases trap              a kernel that
+ * fails, for an Xid error cases probe split|window|abort what NCCL returns, and when, in
+ * non-blocking mode: one process
  *
  * Exit status: 0, or 1: a case has failed; 77: the host has no CUDA driver, no device, or no NCCL
  * that libdlcoll uses, with a line that names what is missing. The same program runs
@@ -32,7 +36,7 @@
 #include "collectives/nccl/nccl_api.h"
 
 enum { PASS = 0, FAIL = 1, CANNOT = 77, RANKS = 2, NOTE = 300, BYTES = 4096 };
-enum { LIMITS_S = 475 }; /* with what tests/gpu/run.sh adds, less than nine minutes */
+enum { LIMITS_S = 690 }; /* with what tests/gpu/run.sh adds, less than 16 minutes */
 
 /* Functions of the driver that libdlcoll does not use. (name, suffix, arguments) */
 #define DRIVER(F)                                                                                 \
@@ -388,7 +392,7 @@ static int abort_beside_synchronize(struct rank *r)
     dlcoll_opts o = DLCOLL_OPTS_INIT;
     pthread_t thread;
     struct timespec until;
-    if (bad)
+    if (bad || (bad = warm_up(r))) /* the first operation waits for both */
         return verdict(r, FAIL, "%s", bad);
     meet();
     if (r->me == 1) {
@@ -509,6 +513,9 @@ static int restart(struct rank *r)
         build, build, note);
     int code = run_program(r, command);
     unlink(note);
+    /* A library that a test has named is no machine's, and NVML does not belong to it. */
+    if (code == FAIL && !getenv("DLCOLL_CUDA_LIB") && !dlopen("libnvidia-ml.so.1", RTLD_LAZY))
+        return verdict(r, CANNOT, "NVML is missing, by which dlaunch waits for the memory");
     return code;
 }
 
@@ -554,11 +561,13 @@ static int with_torch(struct rank *r)
 
 /* ------------------------------------------------------------------------------ peers that fail */
 
-static int late_peer(struct rank *r)
+/* The first operation connects the ranks, and waits for the late one in the call; a later one does
+ * so in a kernel. */
+static int be_late(struct rank *r, bool connected)
 {
     const char *bad = begin(r);
     dlcoll_opts o = DLCOLL_OPTS_INIT;
-    if (bad)
+    if (bad || (connected && (bad = warm_up(r))))
         return verdict(r, FAIL, "%s", bad);
     o.timeout_ms = 3000;
     if (r->me == 1) {
@@ -571,6 +580,51 @@ static int late_peer(struct rank *r)
     meet();
     return verdict(r, code == DLCOLL_ETIMEDOUT && took < 2000 + 2000 * slower() ? PASS : FAIL,
                    "%.0f ms: %s", took, why(r));
+}
+
+static int late_peer(struct rank *r)
+{
+    return be_late(r, true);
+}
+
+static int late_connecting(struct rank *r)
+{
+    return be_late(r, false);
+}
+
+static int late_blocking(struct rank *r)
+{
+    setenv("DLCOLL_NCCL_BLOCKING", "1", 1);
+    return be_late(r, false);
+}
+
+static void *die_soon(void *arg)
+{
+    (void)arg;
+    nanosleep(&(struct timespec){0, 50000000}, NULL);
+    g->killed_ms = now_ms();
+    raise(SIGKILL);
+    return NULL;
+}
+
+/* Rank 1 dies while NCCL makes the communicator, or soon afterwards. */
+static int init_peer_dies(struct rank *r)
+{
+    dlcoll_opts o = DLCOLL_OPTS_INIT;
+    pthread_t thread;
+    o.timeout_ms = 10000;
+    if (!use_device(r))
+        return verdict(r, FAIL, "the device cannot be used");
+    meet();
+    if (r->me == 1)
+        pthread_create(&thread, NULL, die_soon, NULL);
+    int code = dlcoll_device_init(r->comm, NULL);
+    bool made = code == 0;
+    while (code == 0)
+        code = sum(r, &o);
+    double took = now_ms() - g->killed_ms;
+    return verdict(r, took < 2000 * slower() ? PASS : FAIL, "%.0f ms after the kill, %s: %s", took,
+                   made ? "the communicator was there" : "during the init", why(r));
 }
 
 /* Two processes that share a GPU take turns on it, in slices of milliseconds: so many operations
@@ -607,6 +661,130 @@ static int killed_peer(struct rank *r)
 static int deep(struct rank *r)
 {
     return await_death(r, 20000);
+}
+
+/* --------------------------------------------------------------------------- groups and memory */
+
+/* One group of both with the order turned round, or of rank 0 alone; then the parent again. */
+static int split(struct rank *r, bool both)
+{
+    const char *bad = begin(r);
+    dlcoll_comm *group = NULL;
+    if (bad || (bad = warm_up(r)))
+        return verdict(r, FAIL, "%s", bad);
+    bool in = both || r->me == 0;
+    double start = now_ms();
+    if (dlcoll_comm_split(r->comm, in ? 1 : DLCOLL_NO_COLOR, -r->me, &group, NULL) < 0)
+        return verdict(r, FAIL, "%s", why(r));
+    double took = now_ms() - start;
+    if (in != (group != NULL))
+        return verdict(r, FAIL, "a group is %s", group ? "there" : "not there");
+    put(r, r->me + 1);
+    if (group && dlcoll_broadcast(r->x, r->x, 1, DLCOLL_I32, 0, group, NULL, NULL) < 0)
+        return verdict(r, FAIL, "in the group: %s", why(&(struct rank){.comm = group}));
+    int want = !in ? r->me + 1 : both ? r->size : 1, got = get(r, NULL);
+    if (got != want)
+        return verdict(r, FAIL, "the group's first rank had %d, not %d", got, want);
+    dlcoll_destroy(group);
+    put(r, 1);
+    if (sum(r, NULL) < 0)
+        return verdict(r, FAIL, "in the parent afterwards: %s", why(r));
+    got = get(r, NULL);
+    return verdict(r, got == r->size ? PASS : FAIL, "split in %.0f ms; the parent's sum is %d",
+                   took, got);
+}
+
+static int split_both(struct rank *r)
+{
+    return split(r, true);
+}
+
+static int split_no_color(struct rank *r)
+{
+    return split(r, false);
+}
+
+static int split_blocking(struct rank *r)
+{
+    setenv("DLCOLL_NCCL_BLOCKING", "1", 1);
+    return split(r, true);
+}
+
+static int sum_in(struct rank *r, int *memory, const char *what)
+{
+    int *own = r->x;
+    r->x = memory;
+    put(r, 1);
+    int code = sum(r, NULL), got = code < 0 ? -1 : get(r, NULL);
+    r->x = own;
+    return verdict(r, got == r->size ? PASS : FAIL, "%s: the sum is %d%s%s", what, got,
+                   code < 0 ? ": " : "", code < 0 ? why(r) : "");
+}
+
+static int alloc(struct rank *r)
+{
+    const char *bad = begin(r);
+    void *p = NULL, *handle = NULL;
+    int code = bad ? FAIL : dlcoll_device_alloc(r->comm, &p, 1 << 20);
+    if (bad || code == DLCOLL_ENOSUP)
+        return verdict(r, bad ? FAIL : CANNOT, "%s", bad ? bad : why(r));
+    if (code < 0 || dlcoll_mem_register(r->comm, p, 1 << 20, &handle) < 0)
+        return verdict(r, FAIL, "%s", why(r));
+    int result = sum_in(r, p, handle ? "registered" : "not registered: NCCL has none");
+    if (dlcoll_mem_deregister(r->comm, handle) < 0 || dlcoll_device_free(r->comm, p) < 0)
+        return verdict(r, FAIL, "%s", why(r));
+    return result;
+}
+
+static int window(struct rank *r)
+{
+    const char *bad = begin(r);
+    void *p = NULL, *w = NULL;
+    if (bad || dlcoll_device_alloc(r->comm, &p, 4 << 20) < 0)
+        return verdict(r, FAIL, "%s", bad ? bad : why(r));
+    int code = dlcoll_window_register(r->comm, p, 4 << 20, &w);
+    int result = code == DLCOLL_ENOSUP ? verdict(r, CANNOT, "%s", why(r))
+                 : code < 0            ? verdict(r, FAIL, "%s", why(r))
+                                       : sum_in(r, p, "in a window");
+    if (dlcoll_window_deregister(r->comm, w) < 0 || dlcoll_device_free(r->comm, p) < 0)
+        return verdict(r, FAIL, "%s", why(r));
+    return result;
+}
+
+/* Both at once, then one after the other. */
+static int messages(struct rank *r)
+{
+    const char *bad = begin(r);
+    int other = 1 - r->me;
+    if (bad || (bad = warm_up(r)))
+        return verdict(r, FAIL, "%s", bad);
+    dlcoll_p2p list[2] = {{.send = r->x, .count = 1, .dtype = DLCOLL_I32, .peer = other},
+                          {.recv = r->y, .count = 1, .dtype = DLCOLL_I32, .peer = other}};
+    put(r, 10 + r->me);
+    if (dlcoll_batch(list, 2, r->comm, NULL, NULL) < 0 || get_from(r, r->y, NULL) != 10 + other)
+        return verdict(r, FAIL, "batch: %s", why(r));
+    int code = r->me == 0 ? dlcoll_send(r->y, 1, DLCOLL_I32, 1, r->comm, NULL, NULL)
+                          : dlcoll_recv(r->y, 1, DLCOLL_I32, 0, r->comm, NULL, NULL);
+    int got = get_from(r, r->y, NULL);
+    return verdict(r, code == 0 && got == 11 ? PASS : FAIL, "%d: %s", got, why(r));
+}
+
+static int stream_wait(struct rank *r)
+{
+    const char *bad = begin(r);
+    dlcoll_work *w = NULL;
+    cuda_stream other;
+    if (bad || (bad = warm_up(r)))
+        return verdict(r, FAIL, "%s", bad);
+    put(r, 1);
+    if (g_driver.StreamCreate(&other, CUDA_NON_BLOCKING) != CUDA_OK ||
+        dlcoll_all_reduce(r->x, r->y, 1, DLCOLL_I32, DLCOLL_SUM, r->comm, NULL, &w) < 0 ||
+        dlcoll_stream_wait(other, w) < 0)
+        return verdict(r, FAIL, "%s", why(r));
+    int got = get_from(r, r->y, other);
+    bool good = dlcoll_wait(w) == 0 && got == r->size;
+    dlcoll_work_free(w);
+    return verdict(r, good ? PASS : FAIL, "behind it on another stream: %d", got);
 }
 
 /* The bytes of a small whole number. False: the type has no such number. */
@@ -734,7 +912,7 @@ static int cost(struct rank *r, int mode)
     dlcoll_opts o = DLCOLL_OPTS_INIT;
     d.blocking = mode;
     o.stream = (void *)2;
-    if (!use_device(r) || dlcoll_device_init(r->comm, &d) < 0)
+    if (!use_device(r) || dlcoll_device_init(r->comm, &d) < 0 || warm_up(r))
         return verdict(r, FAIL, "%s", why(r));
     double start = now_ms();
     for (int i = 0; i < CALLS; i++) {
@@ -770,7 +948,17 @@ static const struct {
     {"no-cudart", 15, no_cudart, 2, ALL},
     {"graph-of-1", 25, graph, 1, ALL},
     {"graph-of-2", 30, graph, 2, ALL},
+    {"split", 20, split_both, 2, ALL},
+    {"split-no-color", 20, split_no_color, 2, ALL},
+    {"split-blocking", 20, split_blocking, 2, ALL},
+    {"alloc", 15, alloc, 2, ALL},
+    {"window", 15, window, 2, ALL},
+    {"messages", 15, messages, 2, ALL},
+    {"stream-wait", 15, stream_wait, 2, ALL},
+    {"late-connecting", 25, late_connecting, 2, ALL},
     {"late-peer", 25, late_peer, 2, ALL},
+    {"late-blocking", 25, late_blocking, 2, ALL},
+    {"init-peer-dies", 20, init_peer_dies, 2, 0},
     {"killed-peer", 25, killed_peer, 2, 0},
     {"deep-then-killed", 25, deep, 2, 0},
     {"abort-beside-synchronize", 25, abort_beside_synchronize, 2, 0},
@@ -923,6 +1111,124 @@ static int print_facts(void)
     return PASS;
 }
 
+/* The unique id, which rank 0 leaves in a file. */
+static bool share_id(const struct nccl_api *nccl, const char *folder, int rank, struct nccl_id *id)
+{
+    char path[256], part[256];
+    snprintf(path, sizeof(path), "%s/id", folder);
+    snprintf(part, sizeof(part), "%s/part", folder);
+    for (double until = now_ms() + 20000; rank != 0 && now_ms() < until;) {
+        FILE *f = fopen(path, "r");
+        size_t n = f ? fread(id, sizeof(*id), 1, f) : 0;
+        if (f)
+            fclose(f);
+        if (n)
+            return true;
+        nanosleep(&(struct timespec){0, 10000000}, NULL);
+    }
+    FILE *f = rank == 0 && nccl->GetUniqueId(id) == NCCL_OK ? fopen(part, "w") : NULL;
+    return f && fwrite(id, sizeof(*id), 1, f) == 1 && fclose(f) == 0 && rename(part, path) == 0;
+}
+
+/* A library that knows later fields takes them for unset by the size; an older one by the version.
+ */
+static struct nccl_config plain_config(int blocking)
+{
+    return (struct nccl_config){.size = offsetof(struct nccl_config, traffic_class),
+                                .magic = NCCL_CONFIG_MAGIC,
+                                .version = NCCL_CONFIG_VERSION,
+                                .blocking = blocking,
+                                .cga_cluster_size = NCCL_CONFIG_UNDEF,
+                                .min_ctas = NCCL_CONFIG_UNDEF,
+                                .max_ctas = NCCL_CONFIG_UNDEF,
+                                .split_share = NCCL_CONFIG_UNDEF};
+}
+
+/* Returns only if something is wrong. */
+static int plain_hang(const char *folder)
+{
+    const struct nccl_api *nccl;
+    struct err e = ERR_INIT;
+    struct nccl_id id;
+    struct rank r = {.me = atoi(getenv("RANK") ?: "0"), .size = 2};
+    struct nccl_config conf = plain_config(1);
+    nccl_comm_t comm;
+    setenv("NCCL_HOSTID", r.me ? "one" : "zero", 1);
+    if (nccl_api_get(&nccl, &e) < 0 || !use_device(&r) || !share_id(nccl, folder, r.me, &id) ||
+        nccl->CommInitRankConfig(&comm, r.size, id, r.me, &conf) != NCCL_OK)
+        return FAIL;
+    for (int i = 0; i < 51; i++) {
+        while (i == 50 && r.me == 1)
+            pause();
+        if (nccl->AllReduce(r.x, r.y, 1, NCCL_F32, NCCL_SUM, comm, NULL) != NCCL_OK ||
+            g_driver.CtxSynchronize() != CUDA_OK)
+            return FAIL;
+    }
+    return FAIL;
+}
+
+static int state_of(const struct nccl_api *nccl, nccl_comm_t comm)
+{
+    int state = -1;
+    nccl->CommGetAsyncError(comm, &state);
+    return state;
+}
+
+static void await_state(const struct nccl_api *nccl, nccl_comm_t comm)
+{
+    double start = now_ms();
+    while (state_of(nccl, comm) == NCCL_IN_PROGRESS && now_ms() < start + 30000)
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    printf("state %d after %.0f ms\n", state_of(nccl, comm), now_ms() - start);
+}
+
+/* The results are in static memory, since NCCL writes them when it likes. */
+static int probe(const char *what)
+{
+    static nccl_comm_t comm, child;
+    static void *w;
+    const struct nccl_api *nccl;
+    struct err e = ERR_INIT;
+    struct nccl_id id;
+    struct rank r = {0};
+    void *p = NULL;
+    struct nccl_config conf = plain_config(0);
+    int size = strcmp(what, "abort") == 0 ? 2 : 1; /* the second rank never comes */
+    if (nccl_api_get(&nccl, &e) < 0 || !use_device(&r) || nccl->GetUniqueId(&id) != NCCL_OK)
+        return FAIL;
+    printf("init %d, ", nccl->CommInitRankConfig(&comm, size, id, 0, &conf));
+    if (strcmp(what, "abort") == 0) {
+        nanosleep(&(struct timespec){1, 0}, NULL);
+        printf("state %d, ", state_of(nccl, comm));
+        fflush(stdout);
+        printf("abort %d\n", nccl->CommAbort(comm));
+        return PASS;
+    }
+    await_state(nccl, comm);
+    if (strcmp(what, "split") == 0 && nccl->CommSplit) {
+        int rc = nccl->CommSplit(comm, 0, 0, &child, &conf);
+        printf("split %d, child %s, ", rc, child ? "there" : "NULL");
+        await_state(nccl, comm);
+        printf("child %s\n", child ? "there" : "NULL");
+    } else if (strcmp(what, "window") == 0 && nccl->CommWindowRegister && nccl->MemAlloc) {
+        printf("alloc %d, ", nccl->MemAlloc(&p, 4 << 20));
+        int rc = nccl->CommWindowRegister(comm, p, 4 << 20, &w, NCCL_WINDOW_SYMMETRIC);
+        printf("window %d, %s, ", rc, w ? "there" : "NULL");
+        await_state(nccl, comm);
+        printf("window %s\n", w ? "there" : "NULL");
+    }
+    return PASS;
+}
+
+static int trap(void)
+{
+    struct rank r = {0};
+    if (!use_device(&r) || !break_device())
+        return CANNOT;
+    nanosleep(&(struct timespec){2, 0}, NULL); /* the driver writes its line */
+    return FAIL;
+}
+
 static bool is_asked(int argc, char **argv, const char *name)
 {
     bool asked = argc == 1;
@@ -941,6 +1247,12 @@ int main(int argc, char **argv)
     }
     if (argc == 2 && strcmp(argv[1], "facts") == 0)
         return print_facts();
+    if (argc == 2 && strcmp(argv[1], "trap") == 0)
+        return trap();
+    if (argc == 3 && strcmp(argv[1], "probe") == 0)
+        return probe(argv[2]);
+    if (argc == 3 && strcmp(argv[1], "plain-hang") == 0)
+        return plain_hang(argv[2]);
     if (argc == 3 && strcmp(argv[1], "hold-memory") == 0)
         return hold_memory(argv[2]);
     if (nccl && *nccl && !dlopen(nccl, RTLD_NOW)) {

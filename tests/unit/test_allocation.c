@@ -72,7 +72,7 @@ static const struct {
     {{SLURM}, {"-n", "8", "-ppn", "4"}, "n1,n2 by srun"},
     {{SLURM}, {"-N", "2", "--launch_agent", "ssh"}, "n1,n2 by ssh"},
     {{SLURM, "SLURM_STEP_ID=4294967291"}, {"-N", "2"}, "n1,n2 by srun"}, /* the batch script */
-    {{SLURM}, {"-N", "4"}, "! --nnodes 4: Slurm job 7 has 3 nodes (--no_detect ignores Slurm)"},
+    {{SLURM}, {"-N", "4"}, "! -N 4: Slurm job 7 has 3 nodes (--no_detect ignores Slurm)"},
     /* a heterogeneous job: in its script, the usual name is that of the first part */
     {{SLURM, "SLURM_JOB_NODELIST_HET_GROUP_0=n[1-3]", "SLURM_JOB_NODELIST_HET_GROUP_1=g1,g2"},
      {"-N", "5"},

@@ -101,7 +101,8 @@ run-coverage: $(BUILD)/dlaunch $(BUILD)/tests/worker $(BUILD)/tests/gpu/cases $(
 
 # Programs that integration tests run; and what measures is built with them, lest it no longer can be.
 HELPERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c tests/trials/*.c) tests/multihost/store_worker.c) \
-    $(patsubst %,$(BUILD)/tests/bench/coll/%,peer_dlcoll peer_limit in_job progress) $(BUILD)/tests/coll_worker $(BUILD)/tests/hang_worker $(BUILD)/tests/nccl_worker $(BUILD)/tests/gpu/cases
+    $(patsubst %,$(BUILD)/tests/bench/coll/%,peer_dlcoll peer_limit in_job progress) $(BUILD)/tests/coll_worker $(BUILD)/tests/hang_worker $(BUILD)/tests/nccl_worker $(BUILD)/tests/gpu/cases \
+    $(if $(SANITIZE),,$(BUILD)/tests/sim_all) # which has a memory of its own
 
 ## run-tests: what test does once packages are installed
 run-tests: all $(BUILD)/tests/worker $(HELPERS) $(FAKES) $(UNIT) $(INTEGRATION) corpora

@@ -413,7 +413,10 @@ START_TEST(a_launcher_of_another_build)
         ck_assert_str_eq(said, "1 status\n");
         ck_assert_int_eq(send(c, answer, strlen(answer), MSG_NOSIGNAL), strlen(answer));
         close(c);
-        ck_assert_int_eq(proc_wait(&p, 20), 1);
+        int status = proc_wait(&p, 20);
+        ck_assert_int_le(status, 1);
+        if (asks[i % ARRAY_LEN(asks)][1]) /* else jobs of other tests are listed as well */
+            ck_assert_int_eq(status, 1);
         ck_assert_msg(strstr(p.err, builds[i / ARRAY_LEN(asks)].numbers), "%s", p.err);
         ck_assert_ptr_eq(strchr(p.err, '\n'), p.err + strlen(p.err) - 1);
         proc_fini(&p);

@@ -89,6 +89,12 @@ static struct pair_facts *find_pair(const struct pair_list *pairs, double a, dou
     return NULL;
 }
 
+/* Unknown ones are NAN; fmin() and fmax() would need libm, which makes each start slower. */
+static double better(double old, double next, bool is_better)
+{
+    return isnan(old) || is_better ? next : old;
+}
+
 void paths_take(struct pair_list *pairs, const struct pair_facts *pair)
 {
     struct pair_facts *old = find_pair(pairs, pair->a, pair->b);
@@ -100,8 +106,8 @@ void paths_take(struct pair_list *pairs, const struct pair_facts *pair)
     } else if (has_failed(old) && !has_failed(pair)) {
         *old = *pair;
     } else if (!has_failed(pair)) {
-        old->rtt_us = fmin(old->rtt_us, pair->rtt_us);
-        old->bps = fmax(old->bps, pair->bps);
+        old->rtt_us = better(old->rtt_us, pair->rtt_us, pair->rtt_us < old->rtt_us);
+        old->bps = better(old->bps, pair->bps, pair->bps > old->bps);
     }
     old->measured = times;
 }

@@ -48,7 +48,7 @@ class OfDlaunch:
     def takes(self, name, *args):
         """Whether the option is accepted. Options that print something and exit are not in the configuration."""
         source = self.config(*args).get(name, (None, None))[1]
-        return source == f"--{name}" if name in self.plain else source is None and self.prints(*args)
+        return source == args[0] if name in self.plain else source is None and self.prints(*args)
 
     def prints(self, *args):
         return subprocess.run([self.torchrun, *args], stdin=subprocess.DEVNULL, capture_output=True).returncode == 0

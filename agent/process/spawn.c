@@ -344,6 +344,8 @@ void spawner_free(struct spawner *s)
         s->free = b->next;
         free_birth(s, b);
     }
+    for (int i = 0; i < BIRTHS; i++)
+        free_birth(s, s->births[i]);
     if (!s->slow) /* else its memory is in use by a child */
         free(s);
 }

@@ -79,9 +79,9 @@ START_TEST(a_long_log)
     }
     ck_assert_int_eq(written, EVENTS + 1); /* and `submit` */
     events_feature.finish(state, &result);
-    events_feature.free(state);
     uvx_scope_close(&scope, on_closed, &closed);
     loop_run_until(&loop, &closed, 10, "the feature is closed");
+    events_feature.free(state);
     event_log_fini(&node.log);
     loop_teardown(&loop);
 }

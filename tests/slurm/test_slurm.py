@@ -87,7 +87,7 @@ def standard_input_and_report_of_own_steps(c):
 
 
 def too_many_nodes_are_refused(c):
-    c.type("salloc -Q -N2 dlaunch -N 3 worker").ended(2).expect("--nnodes 3: Slurm job ", "err").expect(
+    c.type("salloc -Q -N2 dlaunch -N 3 worker").ended(2).expect("-N 3: Slurm job ", "err").expect(
         " has 2 nodes", "err")
     c.type("salloc -Q -N2 dlaunch worker").ended(0).expect("--nnodes 2 runs the job on all of them", "err")
 
@@ -207,7 +207,7 @@ def print_sbatch(c):
         raise Failure(c.home_file("job.sh") + c.home_file("log"))
     c.type("dlaunch --print_sbatch -n 4 -ppn 2 --spares 0 worker env RANK >job.sh; sbatch -Q -W -o log job.sh").ended(0)
     c.type("dlaunch --print_sbatch -N2").ended(2).expect("no program is given", "err")
-    c.type("dlaunch --print_sbatch -H n1,n2 worker").ended(2).expect("leave out --host", "err")
+    c.type("dlaunch --print_sbatch -H n1,n2 worker").ended(2).expect("leave out -H", "err")
 
 
 # ------------------------------------------------------------------------------------------- end of time

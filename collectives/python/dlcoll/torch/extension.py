@@ -58,15 +58,15 @@ def path() -> str:
 
 
 def _command(made: str) -> list:
-    compiler = os.environ.get("CXX") or "c++"
-    if not shutil.which(compiler):
-        raise Missing(f"the C++ compiler {compiler} is missing: install g++, or name a compiler with CXX")
+    compiler = os.environ.get("CXX", "").split() or ["c++"]  # "ccache g++" is a usual value
+    if not shutil.which(compiler[0]):
+        raise Missing(f"the C++ compiler {compiler[0]} is missing: install g++, or name a compiler with CXX")
     python_h = sysconfig.get_path("include")
     if not os.path.exists(os.path.join(python_h, "Python.h")):
         raise Missing(f"{python_h}/Python.h is missing: install Python's development files (Debian: python3-dev)")
     library = _lib.path()
     root = os.path.dirname(os.path.abspath(torch.__file__))
-    return [compiler, "-std=c++20", "-O2", "-fPIC", "-shared", "-Wall", f"-DTORCH_EXTENSION_NAME={MODULE}",
+    return [*compiler, "-std=c++20", "-O2", "-fPIC", "-shared", "-Wall", f"-DTORCH_EXTENSION_NAME={MODULE}",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
             "-isystem", f"{root}/include", "-isystem", f"{root}/include/torch/csrc/api/include",
             "-isystem", python_h, f"-I{_header()}", *os.environ.get("DLCOLL_TORCH_CXXFLAGS", "").split(),

@@ -1012,6 +1012,8 @@ static int g_contexts[DEVICES]; /* the address of each is its context */
 static _Atomic int g_retained[DEVICES], g_is_init;
 static _Thread_local cuda_context g_stack[DEPTH];
 static _Thread_local int g_top, g_mode;
+static _Atomic int g_home;     /* the device that the process has allocated memory of */
+static _Atomic bool g_managed; /* its memory is managed */
 
 static cuda_context current(void)
 {
@@ -1041,7 +1043,8 @@ static bool is_arena(cuda_ptr p)
 static int device_of(cuda_ptr p)
 {
     cuda_ptr elsewhere = (uintptr_t)atomic_load(&g->state.elsewhere);
-    return !is_arena(p) ? -2 : elsewhere && p >= elsewhere && p < elsewhere + 4096;
+    bool other = elsewhere && p >= elsewhere && p < elsewhere + 4096;
+    return !is_arena(p) ? -2 : other ? !atomic_load(&g_home) : atomic_load(&g_home);
 }
 
 CUDA(GetErrorString)(int rc, const char **text);
@@ -1166,7 +1169,7 @@ CUDA(PointerGetAttributes)(unsigned n, int *names, void **out, cuda_ptr p)
     for (unsigned i = 0; i < n; i++)
         *(int *)out[i] = names[i] == CUDA_POINTER_TYPE     ? is_arena(p) ? CUDA_MEMORY_DEVICE : 0
                          : names[i] == CUDA_POINTER_DEVICE ? device_of(p)
-                                                           : 0;
+                                                           : is_arena(p) && atomic_load(&g_managed);
     if (has_fault("blind-driver"))
         *(int *)out[0] = 0;
     return g_broken ? g_broken : g->state.pointer_error;
@@ -1304,6 +1307,7 @@ CUDA(MemAlloc_v2)(cuda_ptr *p, size_t n)
     size_t at = (g_used + 4095) / 4096 * 4096;
     g_used = at + n;
     pthread_mutex_unlock(&g_lock);
+    atomic_store(&g_home, current() == &g_contexts[1]);
     *p = (uintptr_t)g_arena + at;
     return at + n <= (has_fault("memory-held") ? ARENA / 8 : ARENA) ? CUDA_OK : 2;
 }
@@ -1333,6 +1337,7 @@ CUDA(MemFreeAsync)(cuda_ptr p, cuda_stream s)
 CUDA(MemAllocManaged)(cuda_ptr *p, size_t n, unsigned flags);
 CUDA(MemAllocManaged)(cuda_ptr *p, size_t n, unsigned flags)
 {
+    atomic_store(&g_managed, true);
     return flags == CUDA_ATTACH_GLOBAL ? cuMemAlloc_v2(p, n) : CUDA_INVALID_VALUE;
 }
 

@@ -57,7 +57,7 @@ void *arena_data(struct arena_block *b)
 struct arena_block *arena_block(uint64_t p)
 {
     struct arena_block *b = (struct arena_block *)p - 1;
-    return is_inside((void *)p) && p % 16 == 0 && b->magic == MAGIC ? b : NULL;
+    return is_inside(b) && is_inside((void *)p) && p % 16 == 0 && b->magic == MAGIC ? b : NULL;
 }
 
 uint32_t arena_number(struct arena_block *b, uint32_t of, uint32_t *n)

@@ -784,10 +784,9 @@ static void put_time(char *out, size_t cap, uint64_t at_ns, uint64_t until_ns)
     char text[32] = "";
     if (localtime_r(&seconds, &tm))
         strftime(text, sizeof(text), "%T", &tm);
-    text_add(out, cap, ", at %s.%03u", text, (unsigned)(at / 1000000 % 1000));
-    if (until_ns)
-        text_add(out, cap, " (%.1f s %s the worker ended)", before < 0 ? -before : before,
-                 before < 0 ? "after" : "before");
+    text_add(out, cap, ", seen at %s.%03u", text, (unsigned)(at / 1000000 % 1000));
+    if (until_ns && before >= 0) /* what is read later may have happened earlier */
+        text_add(out, cap, " (%.1f s before the worker ended)", before);
 }
 
 static void put_event(char *out, size_t cap, const struct event *ev, int device, uint64_t until_ns)
@@ -866,23 +865,23 @@ const char *gpu_watch_note(struct gpu_watch *w, const struct gpu_user *u, char *
     return out;
 }
 
-struct judgement {
+struct fault_check {
     bool by_itself, fault;
     uint64_t until_ns;
 };
 
-static void judge_event(const struct event *ev, int device, void *arg)
+static void check_event(const struct event *ev, int device, void *arg)
 {
-    struct judgement *j = arg;
+    struct fault_check *c = arg;
     (void)device;
-    j->fault |= is_fault(ev, j->by_itself, j->until_ns);
+    c->fault |= is_fault(ev, c->by_itself, c->until_ns);
 }
 
 bool gpu_watch_fault(struct gpu_watch *w, const struct gpu_user *u, bool by_itself)
 {
-    struct judgement j = {.by_itself = by_itself, .until_ns = u->until_ns};
-    each_event(w, u, judge_event, &j);
-    return j.fault;
+    struct fault_check c = {.by_itself = by_itself, .until_ns = u->until_ns};
+    each_event(w, u, check_event, &c);
+    return c.fault;
 }
 
 /* ------------------------------------------------------------------------------- beginning, end */

@@ -236,7 +236,7 @@ START_TEST(errors_without_options)
          "GPU 1 (0000:1a:00.0): lost: it does not answer its driver"},
         {"echo '4,99,7,-;NVRM: Xid (PCI:0000:1a:00): 79, GPU has fallen off the bus.' >> /dev/kmsg;"
          " exit 3",
-         "GPU 1 (0000:1a:00.0): Xid 79, GPU has fallen off the bus, at "},
+         "GPU 1 (0000:1a:00.0): Xid 79, GPU has fallen off the bus, seen at "},
     };
     struct proc p;
     int status;
